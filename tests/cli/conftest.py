@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -93,7 +94,12 @@ def fusebench() -> Callable[..., Any]:
     """`fusebench("list", "ops")`: run the command line in this process; the result has exit_code, stdout and stderr."""
     from fusebench.cli.main import app
 
-    return lambda *arguments: CliRunner().invoke(app, list(arguments), prog_name="fusebench")
+    def run(*arguments: str) -> Any:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "argv", ["fusebench", *arguments])  # records and messages repeat the command line
+            return CliRunner().invoke(app, list(arguments), prog_name="fusebench")
+
+    return run
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import resource
+import shlex
 import shutil
 import signal
 import time
@@ -314,7 +315,7 @@ def test_a_measurement_is_gone_on_with_under_the_same_conditions_only(fusebench:
     outcome = fusebench(*killable.command)
     assert outcome.exit_code == 130
     (folder,) = killable.folders()
-    assert f"go on with it by the same command with: --resume {folder}" in outcome.stderr
+    assert f"go on with it by: fusebench {shlex.join([*killable.command, '--resume', str(folder)])}" in outcome.stderr
     before_task.clear()
     refused = fusebench(*killable.command, "--resume", "latest", "--margin", "0.2")
     assert (refused.exit_code, "margin, or number of selected comparisons" in refused.stderr) == (ExitCode.USAGE, True)

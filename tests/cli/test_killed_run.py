@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
+import shlex
 import signal
 import time
 from collections.abc import Callable
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +110,17 @@ def die_at(case: str, how: Callable[[], None]) -> Callable[[TimeTask], Measured]
     return timed
 
 
+class Later(datetime):
+    """A clock of which each reading is a second later than the last one."""
+
+    readings = 0
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:
+        cls.readings += 1
+        return datetime.now(tz) + timedelta(seconds=cls.readings)
+
+
 def kill_myself() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -131,6 +145,81 @@ def test_every_finished_case_of_a_killed_run_is_kept_and_only_the_others_are_mea
     assert (run.complete, run.resumed_from, len(run.cases)) == (True, [run_id], CASES)
     # The messages of a killed run name its journal.
     assert "is complete" in fusebench("run", "--resume", f"{folder}{SUFFIX}").output
+
+
+def interrupt() -> None:
+    raise KeyboardInterrupt
+
+
+def printed_hint(stderr: str) -> list[str]:
+    """The arguments of the command that an interruption prints."""
+    (line,) = [line for line in stderr.splitlines() if "go on with it by: " in line]
+    program, *arguments = shlex.split(line.partition("go on with it by: ")[2])
+    assert program == "fusebench"
+    return arguments
+
+
+@pytest.mark.parametrize("where", ["", "--out", "--results", "--results file://"])
+def test_the_command_that_an_interruption_prints_completes_the_run_beside_the_stopped_record(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path, where: str
+) -> None:
+    option, _, scheme = where.partition(" ")
+    elsewhere = tmp_path / "else where"
+    parent = {"--out": elsewhere, "--results": elsewhere / "runs"}.get(where, project / "results" / "runs")
+    workers.timed = die_at("c3", interrupt)
+    outcome = fusebench(*COMMAND, *([option, f"{scheme}{elsewhere}"] if option else []))
+    assert outcome.exit_code == 130, outcome.output
+    (stopped,) = parent.iterdir()
+    written = {file.name: file.read_bytes() for file in stopped.iterdir()}
+    hint = printed_hint(outcome.stderr)
+    assert hint[-2:] == ["--resume", str(stopped)]
+    workers.timed = lambda task: measured(task, 2.0)
+    workers.tasks.clear()
+    outcome = fusebench(*hint)
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    assert [task.case.name for task in workers.measurements] == ["c3", "c4", "c5"]
+    (finished,) = set(parent.iterdir()) - {stopped}
+    run = read_run(finished)
+    assert (run.complete, run.resumed_from, len(run.cases)) == (True, [read_run(stopped).id], CASES)
+    assert {file.name: file.read_bytes() for file in stopped.iterdir()} == written, "the stopped record stays as it was"
+    if scheme:
+        assert (elsewhere / "runs" / finished.name).is_dir(), "the resumed run is published, like any"
+
+
+def test_a_run_resumed_by_its_folder_alone_stays_beside_it_unless_another_folder_is_named(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path
+) -> None:
+    workers.timed = die_at("c3", interrupt)
+    fusebench(*COMMAND, "--out", str(tmp_path / "out"))
+    (stopped,) = (tmp_path / "out").iterdir()
+    outcome = fusebench("run", "--resume", str(stopped))
+    assert outcome.exit_code == 130
+    (again,) = set((tmp_path / "out").iterdir()) - {stopped}
+    assert printed_hint(outcome.stderr) == ["run", "--resume", str(again)], "not what the first one went on with"
+    workers.timed = lambda task: measured(task, 2.0)
+    assert fusebench("run", "--resume", str(again), "--out", str(tmp_path / "third")).exit_code == ExitCode.PASS
+    (finished,) = (tmp_path / "third").iterdir()
+    assert read_run(finished).resumed_from == [read_run(stopped).id, read_run(again).id]
+    assert not (project / "results" / "runs").exists()
+
+
+def test_two_records_of_one_run_count_once(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.timed = die_at("c3", interrupt)
+    fusebench(*COMMAND)
+    (stopped,) = (project / "results" / "runs").iterdir()
+    workers.timed = lambda task: measured(task, 2.0)
+    monkeypatch.setattr("fusebench.runner.context.datetime", Later)
+    assert fusebench("run", "--resume", "latest").exit_code == ExitCode.PASS
+    first, run = read_run(stopped), read_run(newest(project))
+    assert f"run {run.id}" in fusebench("report", "latest").stdout
+    history = json.loads(fusebench("history", "--json").stdout)
+    assert [one["run"] for one in history["runs"]] == [run.id]
+    assert [(one["run"], one["reason"]) for one in history["left_out"]] == [(first.id, f"run {run.id} went on with it and holds its cases")]
+    assert "1 runs in the catalogue" in fusebench("catalogue", "rebuild").output
+    counted = fusebench("catalogue", "query", "SELECT DISTINCT run FROM results", "--json")
+    assert json.loads(counted.stdout) == [{"run": run.id}]
 
 
 def test_a_run_that_is_still_in_progress_is_not_taken_for_a_killed_one(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
@@ -169,7 +258,7 @@ def test_a_full_disk_says_what_is_kept_and_the_run_goes_on_later(
     (journal,) = journals_in(project / "results" / "runs")
     said = (tmp_path / "said").read_text()
     assert f"File too large; the cases that were finished before are kept in {journal}" in said
-    assert f"fusebench run --resume {journal}" in said
+    assert f"fusebench {shlex.join([*COMMAND, '--resume', str(journal)])}" in said
     assert "Traceback" not in said
     workers.timed = lambda task: measured(task, 2.0)
     workers.tasks.clear()

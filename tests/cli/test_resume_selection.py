@@ -47,7 +47,7 @@ def test_an_interruption_prints_how_to_go_on(stopped: Run, tmp_path: Path, capsy
     outcome = Outcome(record=stopped, folder=folder, interruption=KeyboardInterrupt(), kept="what was measured is kept")
     with pytest.raises(KeyboardInterrupt):
         show_run(outcome, json=False)
-    assert f"fusebench run --resume '{folder}'" in capsys.readouterr().err
+    assert f"go on with it by: {stopped.command} --resume '{folder}'" in capsys.readouterr().err
     with pytest.raises(KeyboardInterrupt):
         show_run(outcome, json=False, resumable=False)
     assert "--resume" not in capsys.readouterr().err

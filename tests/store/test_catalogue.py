@@ -64,6 +64,20 @@ def test_a_row_holds_the_figures_of_its_record(tmp_path: Path, night: Make) -> N
     assert set(run_table(run)["params"].to_pylist()).isdisjoint(run_table(others)["params"].to_pylist()), "another case of that name"
 
 
+def test_a_run_takes_the_place_of_the_stopped_one_that_it_went_on_with(filled: Folder, night: Make) -> None:
+    stopped = night(6, 4, complete=False)
+    resumed = msgspec.structs.replace(night(6, 5), resumed_from=["n0604"])
+    add(filled, stopped)
+    assert runs_in(filled) == [*ALL, "n0604"]
+    add(filled, resumed)
+    assert runs_in(filled) == [*ALL, "n0605"]
+    assert rebuild(filled, iter([night(5, 1), stopped, resumed])) == 2
+    assert runs_in(filled) == ["n0501", "n0605"]
+    assert rebuild(filled, iter([stopped, msgspec.structs.replace(resumed, cases=[], results=[])])) == 2, (
+        "it holds what the other one lacks"
+    )
+
+
 def test_a_row_names_the_board_of_its_case(night: Make) -> None:
     run = night(5, 1, environment={"device_uuid": "GPU-a,GPU-b"})
     cases = [msgspec.structs.replace(one, board=board) for one, board in zip(run.cases, ("GPU-b", "GPU-a"), strict=True)]

@@ -206,7 +206,7 @@ def calibrate(
     from ..runner.calibrate.visit import CalibrationOptions
     from ..runner.run.strategy import default_plan
     from ..verdict.conclusion import PROCESSES
-    from .shared.output import remark
+    from .shared.output import command_line, remark
     from .shared.progress import make_reporter
 
     own = built_in_targets(target.kind, ("rows", "delay") if quick and built_in is BuiltIn.ALL else built_in.ways)
@@ -217,6 +217,7 @@ def calibrate(
     slowdowns = GPU_SLOWDOWNS if target.kind == "cuda" else CPU_SLOWDOWNS
     request = CalibrationRequest(
         project=project,
+        command=command_line(),
         roots=roots,
         excluded=excluded,
         targets=targets,

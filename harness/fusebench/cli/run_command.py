@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -135,7 +134,7 @@ def run(
     from ..runner.run.command import RunRequest
     from ..runner.run.strategy import RunOptions
     from ..store.baselines import load_baseline
-    from ..store.finding import runs_folder
+    from ..store.finding import parent_of_record
     from ..store.scatter_file import load_scatter
     from ..verdict.margins.rule import MarginRule
     from .shared.evidence_work import evidence_tools
@@ -156,7 +155,7 @@ def run(
         budget_s=budget,
         wait_s=wait,
         silence_s=kernel_timeout,
-        out=out if out is not None else runs_folder(opened.own),
+        out=parent_of_record(out, Path(resume) if resume is not None else None, opened.own),
         resume=resume,
         baseline=baseline,
         confirm=confirm,
@@ -164,7 +163,7 @@ def run(
         boards=len(boards),
     )
     outcome, said = _measured(request, boards, opened.own)
-    show_run(outcome, json=json, device=device if len(boards) > 1 else "", said=said)
+    show_run(outcome, json=json, said=said)
     opened.publish(outcome.folder)
     raise typer.Exit(ExitCode(outcome.record.exit_code))
 
@@ -274,10 +273,10 @@ def require_same_selection(
         )
 
 
-def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True, device: str = "", said: Collection[str] = ()) -> None:
+def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True, said: Collection[str] = ()) -> None:
     """Write the views of a run into its folder, and print it; of one that ended early, say how to go on where it is `resumable`.
 
-    `device` is the list of boards that the run was given, if any.  `said` are warnings that stand on the screen already; the folder's
+    `said` are warnings that stand on the screen already; the folder's
     report holds them too.
 
     Raises:
@@ -296,10 +295,7 @@ def show_run(outcome: Outcome[Run], *, json: bool, resumable: bool = True, devic
         except OSError as error:  # a full disk; the record itself is whole
             remark("warning", f"{outcome.folder}: the report could not be written: {error.strerror or error}; `fusebench report` makes it")
     if outcome.interruption is not None:
-        say_what_is_kept(outcome)
-        boards = ["--device", device] if device else []
-        if outcome.folder is not None and not outcome.record.complete and resumable:
-            remark("note", f"go on with it by: {shlex.join(['fusebench', 'run', '--resume', str(outcome.folder), *boards])}")
+        say_what_is_kept(outcome, resume=resumable and not outcome.record.complete)
         raise outcome.interruption
     if json:
         print_json(run_document(outcome.record, outcome.folder))

@@ -140,7 +140,7 @@ def keep_bisection(parent: Path, bisection: Bisection) -> Path:
         RunRecordError: the folder cannot be made.
     """
     record = bisection_folder(parent, bisection) / BISECTION_FILE
-    return keep(record, bisection, what="search", resume="fusebench bisect", replaced={}, copied={})
+    return keep(record, bisection, what="search", resume=bisection.command, replaced={}, copied={})
 
 
 def read_bisection(folder: Path) -> Bisection:

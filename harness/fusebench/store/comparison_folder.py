@@ -42,7 +42,7 @@ def keep_comparison(parent: Path, comparison: Comparison, samples: Sequence[Samp
         RunRecordError: as `write_comparison`.
     """
     record = folder_of(parent, comparison) / COMPARISON_FILE
-    return keep(record, comparison, what="comparison", resume="fusebench ab", replaced=_samples(comparison, samples), copied={})
+    return keep(record, comparison, what="comparison", resume=comparison.command, replaced=_samples(comparison, samples), copied={})
 
 
 def _samples(comparison: Comparison, samples: Sequence[Sample]) -> dict[str, bytes]:

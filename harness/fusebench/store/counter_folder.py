@@ -35,7 +35,7 @@ def keep_counters(parent: Path, run: CounterRun, reports: Path) -> Path:
         RecordNotWrittenError: the disk is full, or the folder takes no file.
         RunRecordError: as `write_counters`.
     """
-    return keep(_record_of(parent, run), run, what="run", resume="fusebench ncu", replaced={}, copied=_reports(run, reports))
+    return keep(_record_of(parent, run), run, what="run", resume=run.command, replaced={}, copied=_reports(run, reports))
 
 
 def seal_of_counters(folder: Path) -> SealState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import shutil
 import uuid
 from collections.abc import Iterator
@@ -92,13 +93,29 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def resume_command(command: str, folder: Path) -> str:
+    """The command line that goes on with the stopped record in `folder`.
+
+    Args:
+        command: the one that made the record.  Its options are repeated, since a record does not hold all of them, such as `--results`.
+    """
+    words = iter(shlex.split(command) or ["fusebench", "run"])
+    kept = []
+    for word in words:
+        if word == "--resume":
+            next(words, None)
+        elif not word.startswith("--resume="):
+            kept.append(word)
+    return shlex.join([*kept, "--resume", str(folder)])
+
+
 def not_written(folder: Path, error: OSError, resume: str = "") -> RecordNotWrittenError:
     """The error of a record whose folder takes no file.
 
     Args:
-        resume: the command that goes on with the record in `folder`; empty where there is none to go on with.
+        resume: the command line whose repetition goes on with the record in `folder`; empty where there is none to go on with.
     """
-    onward = f"go on with `{resume} --resume {folder}`" if resume and folder.exists() else "run again"
+    onward = f"go on with `{resume_command(resume, folder)}`" if resume and folder.exists() else "run again"
     return RecordNotWrittenError(
         f"{folder}: cannot be written: {error.strerror or error}; what was written there before stays; make space there, and {onward}"
     )

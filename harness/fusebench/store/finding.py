@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 from pathlib import Path
 
 from ..config import Project
 from ..errors import RunRecordError, UnknownNameError
+from ..schema import Run
 from .journal import SUFFIX, recover, recover_runs
 from .run_folder import RUN_FILE
 
@@ -23,6 +24,15 @@ OTHER_RECORDS = (COMPARISON_FILE, BISECTION_FILE, COUNTERS_FILE, MODEL_FILE)
 def runs_folder(project: Project) -> Path:
     """The default folder of the project's runs; `--out` overrides it."""
     return project.results / "runs"
+
+
+def parent_of_record(out: Path | None, stopped: Path | None, project: Project) -> Path:
+    """The folder that a new record's folder goes into: `--out`, else that of the stopped record it goes on with, else the project's.
+
+    Args:
+        stopped: the folder of the stopped record; None for a new measurement.
+    """
+    return out or (stopped.parent if stopped is not None else runs_folder(project))
 
 
 def find_run(
@@ -88,6 +98,19 @@ def fitting_name(text: str, names: Sequence[str], *, where: str) -> str:
     if not fitting:
         raise UnknownNameError("run", text, [*ids.values(), LATEST], where=where)
     return fitting[0]
+
+
+def superseded(runs: Iterable[tuple[Run, Set[str]]]) -> dict[str, str]:
+    """Ids of the stopped runs of which another one that went on with them holds every case, with that one's id.
+
+    Both records stay, and hold the same measurements: whoever counts runs must take one of them.
+
+    Args:
+        runs: each with the keys of its cases.
+    """
+    known = list(runs)
+    cases = {run.id: keys for run, keys in known if not run.complete}
+    return {one: run.id for run, keys in known for one in run.resumed_from if one in cases and cases[one] <= keys}
 
 
 def run_folders(parent: Path) -> list[Path]:

@@ -20,7 +20,7 @@ import msgspec
 from ..errors import RecordNotWrittenError, RunRecordError
 from ..schema import SCHEMA_VERSION, CaseSummary, Result, Run, Sample
 from ..stats.weighted import suite_summaries
-from .files import sync_folder, write_file
+from .files import resume_command, sync_folder, write_file
 from .record_files import decode_record, encode_record
 from .run_folder import WARM_UP, decode_samples, encode_samples, folder_name, read_run, read_samples, seal_of, write_run
 
@@ -62,6 +62,8 @@ class Journal:
         self.cases = 0
         """Number of files of finished cases."""
         self._lock: filelock.BaseFileLock | None = None
+        self._command = ""
+        """The command line of the run."""
         self._absent: list[Path] = []
         """Folders that did not exist before."""
 
@@ -73,6 +75,7 @@ class Journal:
         """
         from ..device.lock import write_note
 
+        self._command = head.command
         folder = self.parent / (folder_name(head) + SUFFIX)
         self._absent = [one for one in (self.parent, *self.parent.parents) if not one.exists()]
         making = folder.with_name(f".{folder.name}.partial")
@@ -117,7 +120,7 @@ class Journal:
             return f"{self.parent}: the record could not be written: {why}; make space there, and start the run again"
         return (
             f"{self.parent}: the record could not be written: {why}; the cases that were finished before are kept in {self.folder}; "
-            f"make space there, and go on with `fusebench run --resume {self.folder}`"
+            f"make space there, and go on with `{resume_command(self._command, self.folder)}`"
         )
 
     def close(self) -> None:

@@ -50,7 +50,7 @@ def keep(
     """Write the record as it stands, or replace what was written of it before.  Arguments as for `write_kept`.
 
     Args:
-        resume: the command that goes on with such a record, for messages.
+        resume: the command line that made the record, for messages.
 
     Raises:
         RecordNotWrittenError: the disk is full, or the folder takes no file.

@@ -109,6 +109,15 @@ def test_a_pair_of_boards_without_other_runs_gives_what_is_left() -> None:
     assert all(one.process is None and one.board is not None for one in machine if one.same_board == 0)
 
 
+def test_two_records_of_one_run_are_no_two_runs() -> None:
+    """A stopped record and the one that went on with it hold the same times: between them nothing scatters."""
+    runs = list(nightlies()[:3])
+    stopped = msgspec.structs.replace(runs[0], id="stopped", complete=False)
+    resumed = msgspec.structs.replace(runs[0], resumed_from=["stopped"])
+    assert scatter_between([stopped, resumed, *runs[1:]]) == scatter_between(runs)
+    assert scatter_between([stopped, *runs]) != scatter_between(runs), "or this test shows nothing"
+
+
 def test_too_few_runs_have_no_scatter(synthetic: ModuleType) -> None:
     assert scatter_between([]) is None
     assert scatter_between([synthetic.make_run()]) is None

@@ -44,6 +44,18 @@ def test_runs_are_taken_in_order_of_time_and_each_once(synthetic: ModuleType, fe
     assert [one.run.id for one in kept] == ["n000", "n001", "n002", "n003", "n004"]
 
 
+def test_a_stopped_run_is_left_out_where_the_run_that_went_on_with_it_holds_its_cases(synthetic: ModuleType, few: dict[str, Any]) -> None:
+    runs = synthetic.make_history(4, **few)
+    runs[1] = msgspec.structs.replace(runs[1], complete=False)
+    runs[2] = msgspec.structs.replace(runs[2], resumed_from=["n001"])
+    kept, left_out = comparable_runs([snapshot(run) for run in runs], Figure.SOL)
+    assert [one.run.id for one in kept] == ["n000", "n002", "n003"]
+    assert [(one.run, one.reason) for one in left_out] == [("n001", "run n002 went on with it and holds its cases")]
+    two = synthetic.make_history(4, **few | {"cases": (CASE, "zimage_1024")})
+    lacking = [runs[0], msgspec.structs.replace(two[1], complete=False), *runs[2:]]
+    assert len(comparable_runs([snapshot(run) for run in lacking], Figure.SOL)[0]) == 4, "it holds a case that the other one lacks"
+
+
 @pytest.mark.parametrize(
     ("particular", "reason"),
     [

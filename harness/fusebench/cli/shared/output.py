@@ -91,8 +91,10 @@ def command_line() -> str:
 
 
 def say_what_is_kept(outcome: Outcome[Any], *, resume: bool = False) -> None:
-    """Say on stderr which part of an interrupted measurement is kept, if any is; with `resume`, how the same command goes on with it."""
+    """Say on stderr which part of an interrupted measurement is kept, if any is; with `resume`, the command that goes on with it."""
+    from ...store.files import resume_command
+
     if outcome.folder is not None:
         remark("note", f"interrupted; {outcome.kept}, in {outcome.folder}")
         if resume:
-            remark("note", f"go on with it by the same command with: --resume {shlex.quote(str(outcome.folder))}")
+            remark("note", f"go on with it by: {resume_command(outcome.record.command, outcome.folder)}")

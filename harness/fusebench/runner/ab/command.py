@@ -18,7 +18,7 @@ from ...store.calibration_note import load_note, warnings_of_note
 from ...store.comparison_folder import keep_comparison, read_comparison, read_comparison_samples, seal_of_comparison
 from ...store.comparison_record import BaseRevision, Comparison
 from ...store.files import require_writable
-from ...store.finding import COMPARISON_FILE, find_run, runs_folder
+from ...store.finding import COMPARISON_FILE, find_run, parent_of_record
 from ..case_kernels import Kernels
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
@@ -45,7 +45,7 @@ class ComparisonRequest(MeasuringRequest, frozen=True, kw_only=True):
     options: ComparisonOptions
     plan: SamplingPlan
     out: Path | None = None
-    """Folder for the comparison's folder; results/runs of the project where None."""
+    """Folder for the comparison's folder; where None, that of the comparison to go on with, or results/runs of the project."""
     resume: str | None = None
     """A stopped comparison to go on with: a folder, an id or `latest`."""
     evidence: EvidenceTools | None = None
@@ -75,9 +75,9 @@ def measure_comparison(request: ComparisonRequest, reporter: Reporter) -> Outcom
         DeviceUnfitError: the device is locked or busy.
     """
     project, device, collection = request.project, request.device, request.collection
-    parent = request.out if request.out is not None else runs_folder(project)
-    require_writable(parent, instead="name another with --out DIR")
     resumed = resumed_comparison(request.resume, project) if request.resume is not None else None
+    parent = parent_of_record(request.out, resumed.folder if resumed is not None else None, project)
+    require_writable(parent, instead="name another with --out DIR")
     note = load_note(project.results, device.name)  # one that cannot be read is found before anything is measured
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ab-")))
@@ -147,7 +147,7 @@ def resumed_comparison(text: str, project: Project) -> ResumedComparison:
     folder = find_run(text, project, records=(COMPARISON_FILE,), made_by="fusebench ab")
     record = read_comparison(folder)
     require_unaltered(f"comparison {record.id}", seal_of_comparison(folder), folder)
-    return ResumedComparison(record, read_comparison_samples(folder))
+    return ResumedComparison(record, read_comparison_samples(folder), folder)
 
 
 def declared_base(roots: Sequence[Path], cases: Sequence[Case], kernel: KernelId | None = None) -> Declarations:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -34,9 +35,9 @@ class ResumedComparison:
         UsageError: the comparison is complete.
     """
 
-    def __init__(self, record: Comparison, samples: Sequence[Sample]) -> None:
+    def __init__(self, record: Comparison, samples: Sequence[Sample], folder: Path) -> None:
         require_incomplete(f"comparison {record.id}", complete=record.complete)
-        self.record = record
+        self.record, self.folder = record, folder
         self._samples = samples
 
     def require_same(self, environment: Environment, plan: SamplingPlan, timer: str, base: BaseRevision, sources: str) -> None:

@@ -24,7 +24,7 @@ from ...store.calibrations import (
     seal_of_calibration,
     write_calibration,
 )
-from ...store.files import not_written, require_writable
+from ...store.files import not_written, require_writable, resume_command
 from ...store.seal import ALTERED
 from ..context import MeasuringContext, Reporter
 from ..engine import Engine
@@ -57,6 +57,8 @@ class CalibrationRequest(MeasuringRequest, frozen=True, kw_only=True):
     """Whether it may replace a calibration that stands on more comparisons."""
     resume: str | None = None
     """A stopped calibration to go on with: a folder, its name or `latest`."""
+    command: str = "fusebench calibrate"
+    """The command line, for messages."""
 
     @property
     def comparisons(self) -> int:
@@ -137,7 +139,7 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
         def keep() -> None:
             """Have the finished visits on disk before the next one begins: a record of its own, which `--join` takes, and the state."""
             if strategy.begun:
-                with told_of_full_disk(unfinished):
+                with told_of_full_disk(unfinished, request.command):
                     write_calibration(unfinished, record_of(strategy.record(complete=False), options, context.environment_at_start))
                     write_state(unfinished, strategy.state(sources))
 
@@ -149,10 +151,10 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
     def join(stored: CalibrationRecord | None) -> CalibrationRecord:
         return joined(without_session(stored, new) if request.add and resumed is not None else stored if request.add else None, new)
 
-    with signals_held(), told_of_full_disk(unfinished):
+    with signals_held(), told_of_full_disk(unfinished, request.command):
         record, file = join_calibration(project.results, device.name, join)
         if strategy.interrupted:
-            reporter.note(f"go on with it by the same command with: --resume {unfinished}")
+            reporter.note(f"go on with it by: {resume_command(request.command, unfinished)}")
         else:
             shutil.rmtree(unfinished, ignore_errors=True)
             with suppress(OSError):  # that of another session is there
@@ -161,7 +163,7 @@ def measure_calibration(request: CalibrationRequest, reporter: Reporter) -> tupl
 
 
 @contextmanager
-def told_of_full_disk(unfinished: Path) -> Iterator[None]:
+def told_of_full_disk(unfinished: Path, command: str) -> Iterator[None]:
     """Say what is kept, and where, if the body cannot write.
 
     Raises:
@@ -170,7 +172,7 @@ def told_of_full_disk(unfinished: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise not_written(unfinished, error, "fusebench calibrate") from error
+        raise not_written(unfinished, error, command) from error
 
 
 def _require_unaltered(file: Path, option: str) -> None:

@@ -17,7 +17,7 @@ from ...faults import what_ended
 from ...registry.sources import roots_digest
 from ...schema import CacheState, Case, ExitCode, KernelId
 from ...store.counter_folder import keep_counters
-from ...store.finding import runs_folder
+from ...store.finding import parent_of_record
 from ..ab.command import declared_base
 from ..case_kernels import Kernels
 from ..context import Context, Reporter
@@ -75,7 +75,7 @@ def measure_counters(request: CountRequest, reporter: Reporter) -> CountOutcome:
         device, request.fit.probe, metric_set=request.metric_set, metrics=request.metrics, cache=request.cache, silence_s=request.silence_s
     )
     resumed = resumed_captures(request.resume, project) if request.resume is not None else None
-    parent = request.out if request.out is not None else runs_folder(project)
+    parent = parent_of_record(request.out, resumed.folder if resumed is not None else None, project)
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fusebench-ncu-")))
         base, name, roots = _base(request, scratch / "base", reporter)

@@ -29,7 +29,7 @@ class ResumedCaptures:
     def __init__(self, run: CounterRun, folder: Path) -> None:
         require_incomplete(f"run {run.id}", complete=run.complete)
         self.run = run
-        self._folder = folder
+        self.folder = folder
         self._cases = {case.key: content_of(case) for case in run.cases}
         self._captures = {(one.case_key, one.kernel, one.revision): one for one in run.captures}
 
@@ -57,9 +57,9 @@ class ResumedCaptures:
         if not found.report:
             return found
         try:
-            shutil.copyfile(self._folder / found.report, report)
+            shutil.copyfile(self.folder / found.report, report)
         except OSError as error:
-            raise RunRecordError(f"--resume: {self._folder / found.report}: cannot be copied: {error.strerror or error}") from error
+            raise RunRecordError(f"--resume: {self.folder / found.report}: cannot be copied: {error.strerror or error}") from error
         return msgspec.structs.replace(found, report=report.name)
 
 

@@ -16,7 +16,7 @@ from ...schema import Case, Run, SamplingPlan
 from ...store.baselines import baseline_folder
 from ...store.calibration_note import load_note, warnings_of_note
 from ...store.files import require_writable
-from ...store.finding import find_run, runs_folder
+from ...store.finding import find_run, parent_of_record
 from ...store.journal import Journal, write_whole
 from ...store.run_folder import read_run, sample_values, seal_of
 from ...store.seal import altered_words
@@ -48,7 +48,7 @@ class RunRequest(MeasuringRequest, frozen=True, kw_only=True):
     plan: SamplingPlan
     rule: MarginRule
     out: Path | None = None
-    """Folder for the run's folder; results/runs of the project where None."""
+    """Folder for the run's folder; where None, that of the run to resume, or results/runs of the project."""
     resume: str | None = None
     """A stopped run to resume: a folder, a run id or `latest`."""
     baseline: str | None = None
@@ -148,10 +148,10 @@ def measure_run(request: RunRequest, reporter: Reporter, session: Session = on_o
     """
     project, device = request.project, request.device
     options = request.options
-    if request.resume is not None:
-        stopped = find_run(request.resume, project)
+    stopped = find_run(request.resume, project) if request.resume is not None else None
+    if stopped is not None:
         options = msgspec.structs.replace(options, resumed=Resumed(read_run(stopped), sample_values(stopped)))
-    journal = Journal(request.out if request.out is not None else runs_folder(project))
+    journal = Journal(parent_of_record(request.out, stopped, project))
     require_writable(journal.parent, instead="name another with --out DIR")
     # Unreadable records are found before any measurement, which could otherwise not be judged and kept.
     note = load_note(project.results, device.name)

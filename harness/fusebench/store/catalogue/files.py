@@ -7,7 +7,7 @@ holds one in two files, of which a reader takes one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -15,6 +15,7 @@ import msgspec
 
 from ...errors import FusebenchError, RunRecordError
 from ...schema import Run
+from ..finding import superseded
 from .rows import CATALOGUE, CATALOGUE_VERSION, RUNS_KEY, SUFFIX, encode, file_of, run_table
 
 if TYPE_CHECKING:
@@ -56,10 +57,18 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def add(files: Files, run: Run) -> None:
-    """Write the file of `run`; a run that is in the catalogue already keeps its file, and a shard has none: the joined run has."""
+    """Write the file of `run`, and remove those of stopped runs that it went on with, whose measurements it holds.
+
+    A run that is in the catalogue already keeps its file, and a shard has none: the joined run has.
+    """
     path = file_of(run)
-    if not run.shard and files.read(path) is None:
-        files.write(path, encode(run_table(run), [_name(path)]))
+    if run.shard or files.read(path) is not None:
+        return
+    files.write(path, encode(run_table(run), [_name(path)]))
+    if run.complete and run.resumed_from:
+        for old in files.files_below(_ROOT):
+            if _name(old).partition("_")[2] in run.resumed_from:
+                files.remove(old)
 
 
 def parts(files: Files, devices: Collection[str] | None = None) -> list[Part]:
@@ -95,21 +104,29 @@ def month_of(path: str) -> str:
 
 
 def rebuild(files: Files, runs: Iterator[Run]) -> int:
-    """Write the files of `runs` anew, remove all others, and return the number of runs.
+    """Write the files of `runs` anew, remove all others, and return the number of runs.  A stopped run that another one went on with, and
+    whose measurements that one holds, has none.
 
     A reader meanwhile sees every run that the catalogue held: a file is removed when those of its runs are written.
     """
     old = set(files.files_below(CATALOGUE))
-    new = set()
+    new: dict[str, str] = {}
+    """Files by run."""
+    resumed: list[tuple[Run, Set[str]]] = []
+    """Stopped runs and those that went on with one, without their content, and their cases."""
     for run in runs:
         if run.shard:
             continue
-        path = file_of(run)
-        files.write(path, encode(run_table(run), [_name(path)]))
-        new.add(path)
-    for path in sorted(old - new):
+        new[run.id] = file_of(run)
+        files.write(new[run.id], encode(run_table(run), [_name(new[run.id])]))
+        if run.resumed_from or not run.complete:
+            stub = msgspec.structs.replace(run, cases=[], results=[], kernels=[], suites=[])
+            resumed.append((stub, {one.case.key for one in run.cases}))
+    twice = superseded(resumed)
+    kept = {path for one, path in new.items() if one not in twice}
+    for path in sorted({*old, *new.values()} - kept):
         files.remove(path)
-    return len(new)
+    return len(kept)
 
 
 def merge(files: Files, *, keep_newest: bool = True) -> int:

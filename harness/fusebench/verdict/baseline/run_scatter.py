@@ -14,6 +14,7 @@ from itertools import combinations
 
 from ...schema import ClassScatter, Reference, Result, Run, RunScatter, boards_of
 from ...stats.scatter import Difference, components
+from ...store.finding import superseded
 from ...store.scatter_file import SCATTER_VERSION
 from ..comparability import case_differences, record_differences
 from ..identical_code import equal_code
@@ -36,7 +37,8 @@ def scatter_between(runs: Sequence[Run]) -> RunScatter | None:
     if not runs:
         return None
     newest = max(runs, key=lambda run: run.created)
-    runs = [run for run in runs if not run.joined and not record_differences(newest, run)]
+    twice = superseded((run, {one.case.key for one in run.cases}) for run in runs)
+    runs = [run for run in runs if not run.joined and run.id not in twice and not record_differences(newest, run)]
     found: dict[Place, list[Difference]] = defaultdict(list)
     errors: dict[Place, list[float]] = defaultdict(list)
     for older, newer in combinations(sorted(runs, key=lambda run: run.created), 2):

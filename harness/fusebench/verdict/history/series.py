@@ -14,6 +14,7 @@ import msgspec
 
 from ...errors import RunRecordError
 from ...schema import Case, ExitCode, Result, Run, Status, boards_of
+from ...store.finding import superseded
 from ..comparability import board_differences, case_differences, fingerprint_differences, record_differences
 from ..margins.support import board_of
 from ..record_validation import require_valid
@@ -136,14 +137,22 @@ def comparable_runs(
         since: earlier runs are left out without a word, as are those before the `last` comparable ones: that was asked for.
     """
     recent = [one for one in snapshots if since is None or one.time >= since]
-    ordered = sorted({one.run.id: one for one in reversed(recent)}.values(), key=lambda one: (one.time, one.run.id))
-    kept, left_out = [], []
+    every = sorted({one.run.id: one for one in reversed(recent)}.values(), key=lambda one: (one.time, one.run.id))
+    twice = superseded((one.run, one.cases.keys()) for one in every)
+    left_out = [
+        LeftOut(run=one.run.id, time=one.time, reason=f"run {twice[one.run.id]} went on with it and holds its cases")
+        for one in every
+        if one.run.id in twice
+    ]
+    ordered = [one for one in every if one.run.id not in twice]
+    kept = []
     for one in ordered:
         differences = _differences(one, ordered[-1], figure)
         if differences:
             left_out.append(LeftOut(run=one.run.id, time=one.time, reason="; ".join(differences)))
         else:
             kept.append(one)
+    left_out.sort(key=lambda one: (one.time, one.run))
     if last is not None and len(kept) > last:
         kept = kept[-last:]
         left_out = [one for one in left_out if one.time >= kept[0].time]
