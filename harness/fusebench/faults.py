@@ -90,8 +90,10 @@ def known_cause(error: BaseException) -> FusebenchError | None:
 
 
 def what_ended(error: BaseException) -> tuple[ExitCode, str] | None:
-    """Exit code and warning for the record of a measurement that `error` ended. None for Ctrl-C and a closed pipe, which say nothing about
-    the measurement."""
+    """Exit code and warning for the record of a measurement that `error` ended. None for Ctrl-C, also where it led to `error`, and for a
+    closed pipe: they say nothing about the measurement."""
+    if interruption_in(error) is not None:
+        return None
     error = known_cause(error) or error
     if isinstance(error, FusebenchError):
         return ExitCode(error.exit_code), str(error)

@@ -19,6 +19,7 @@ from fusebench.store.calibration_note import calibration_file
 from fusebench.store.comparison_folder import read_comparison
 from fusebench.store.comparison_record import Comparison
 from fusebench.store.run_folder import read_samples
+from helpers.kills import interrupted_lock
 
 Fusebench = Callable[..., Outcome]
 pytestmark = pytest.mark.usefixtures("forked_workers")
@@ -257,6 +258,16 @@ def test_ctrl_c_and_a_fault_of_fusebench_keep_what_was_compared(
     assert not record.complete
     assert any("a fault of fusebench: ZeroDivisionError" in warning for warning in record.warnings) == (code == ExitCode.FAULT)
     assert {one.case for one in record.kernels} == {"even"}
+
+
+def test_an_error_that_ctrl_c_led_to_is_no_fault_on_record(fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fusebench.runner.ab.command.explained_comparison", interrupted_lock)
+    write(project, "plain", "x.add_(0.0)")
+    assert fusebench(*QUICK, "--base", "HEAD", "--kernel", "plain").exit_code == 130
+    record = kept(project)
+    assert record.complete
+    assert record.exit_code != ExitCode.FAULT
+    assert not any("fault" in warning for warning in record.warnings)
 
 
 @pytest.mark.parametrize("where", ["fusebench.runner.ab.strategy.judge_revisions", "fusebench.report.ab.ab_markdown"])

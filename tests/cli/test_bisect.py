@@ -18,6 +18,7 @@ from fusebench.schema import ExitCode, Role, Status, Verdict, VerdictKind
 from fusebench.store.bisection_record import read_bisection
 from fusebench.store.comparison_record import ComparedKernel, RevisionPresence
 from helpers import simulate
+from helpers.kills import interrupted_lock
 
 from .test_ab import commit, git
 
@@ -212,12 +213,15 @@ def test_a_kernel_that_fails_at_an_end_is_its_own_exit_code(project: Path, scrip
     assert (code, "was never closed" in document["error"]) == (ExitCode.KERNEL_FAILED, True)
 
 
+@pytest.mark.parametrize("how", ["interrupted", "at a lock"])
 def test_a_search_that_was_interrupted_keeps_its_answers_and_goes_on(
-    project: Path, scripted: Scripted, search: Search, fusebench: Fusebench
+    project: Path, scripted: Scripted, search: Search, fusebench: Fusebench, how: str
 ) -> None:
     names = history(project, [0.0, 0.0, 0.3, 0.3, 0.3, 0.3, 0.3])
 
     def interrupt(head: str) -> None:
+        if len(scripted.asked) == 3 and how == "at a lock":
+            interrupted_lock()
         if len(scripted.asked) == 3:
             raise KeyboardInterrupt
 
@@ -226,8 +230,9 @@ def test_a_search_that_was_interrupted_keeps_its_answers_and_goes_on(
     assert (code, len(scripted.asked)) == (130, 3)
     (folder,) = (project / "results" / "runs").iterdir()
     stopped = read_bisection(folder)
-    assert (stopped.complete, len(stopped.probes)) == (False, 2)
+    assert (stopped.complete, len(stopped.probes), stopped.exit_code) == (False, 2, ExitCode.UNDECIDED)
     assert "one of" in stopped.reason
+    assert not any("fault" in warning for warning in stopped.warnings)
     asked = list(scripted.asked)
     code, document = search("--good", names[1], "--resume", "latest")
     assert (code, "differs in good" in document["error"]) == (ExitCode.USAGE, True)

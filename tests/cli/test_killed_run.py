@@ -20,7 +20,7 @@ from fusebench.schema import ExitCode, Run
 from fusebench.store.journal import REBUILT, SUFFIX, journals_in, recover, write_whole
 from fusebench.store.run_folder import read_run, read_samples
 from helpers import run_bench
-from helpers.kills import ended, in_child, killed_at_random, seconds_of
+from helpers.kills import ended, in_child, interrupted_lock, killed_at_random, seconds_of
 from helpers.run_bench import FakeWorkers, measured
 
 Fusebench = Callable[..., Any]
@@ -147,7 +147,7 @@ def test_every_finished_case_of_a_killed_run_is_kept_and_only_the_others_are_mea
     assert "is complete" in fusebench("run", "--resume", f"{folder}{SUFFIX}").output
 
 
-def interrupt() -> None:
+def interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
@@ -301,15 +301,15 @@ def test_signals_while_the_record_is_written_wait_for_its_end(
     assert len(run.cases) == CASES
 
 
+@pytest.mark.parametrize("how", [interrupt, interrupted_lock])
 def test_ctrl_c_between_the_last_case_and_the_writing_loses_nothing(
-    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch
+    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[..., None]
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("fusebench.runner.workers.pool.WorkerPool.__exit__", interrupted)
+    monkeypatch.setattr("fusebench.runner.workers.pool.WorkerPool.__exit__", how)
     assert fusebench(*COMMAND).exit_code == 130
-    assert len(read_run(newest(project)).cases) == CASES
+    run = read_run(newest(project))
+    assert (len(run.cases), run.exit_code) == (CASES, ExitCode.PASS)
+    assert not any("fault" in warning for warning in run.warnings)
 
 
 def test_a_damaged_file_of_the_journal_costs_its_case_and_is_named(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:

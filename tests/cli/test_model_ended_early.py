@@ -17,7 +17,7 @@ from fusebench.models.work import ModelTask, ModelWork
 from fusebench.schema import ExitCode
 from fusebench.schema.models import ModelRecord
 from fusebench.store.model_folder import model_seal, read_model
-from helpers.kills import ended, in_child
+from helpers.kills import ended, in_child, interrupted_lock
 
 pytest.importorskip("diffusers")
 
@@ -113,6 +113,22 @@ def test_a_process_that_hangs(fusebench: Fusebench, monkeypatch: pytest.MonkeyPa
     assert shown.exit_code == ExitCode.KERNEL_FAILED, shown.output
     assert "went on for 2 s without a whole answer" in shown.stderr
     assert list(_record().missing) == PARTS[1:]
+
+
+def test_an_error_that_ctrl_c_led_to_is_no_fault_on_record(
+    fusebench: Fusebench, monkeypatch: pytest.MonkeyPatch, answers: list[bytes]
+) -> None:
+    def stopped(*_: Any) -> command.Answer:
+        try:
+            interrupted_lock()
+        except RuntimeError as error:
+            return command.Answer(_work(answers[1]), error)
+
+    monkeypatch.setattr(command, "_in_process", stopped)
+    assert fusebench(*CPU).exit_code == 130
+    record = _record()
+    assert (list(record.missing), record.exit_code) == (PARTS[1:], ExitCode.UNDECIDED)
+    assert not any("fault" in warning for warning in record.warnings)
 
 
 class Running:

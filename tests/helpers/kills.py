@@ -7,6 +7,7 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from typing import NoReturn
 
 
 def in_child(work: Callable[[], int]) -> int:
@@ -40,3 +41,11 @@ def killed_at_random(work: Callable[[], int], longest: float, *signals: signal.S
     time.sleep(random.uniform(0.1, 1.0) * longest)
     os.kill(pid, random.choice(signals or (signal.SIGKILL,)))
     return ended(pid)
+
+
+def interrupted_lock(*_: object, **__: object) -> NoReturn:
+    """Raise what Ctrl-C at a lock does now and then: the lock's own error, in place of the interruption."""
+    try:
+        raise KeyboardInterrupt
+    finally:
+        raise RuntimeError("release unlocked lock")
