@@ -100,9 +100,17 @@ def test_the_exit_code_follows_from_the_status(planted: Any, fusebench: Fusebenc
 
 def test_processes_start_before_the_op_is_known_and_end_with_a_refusal(planted: Any, fusebench: Fusebench, toy_project: Path) -> None:
     stand_in = planted(document(EvaluationStatus.PASSED))
-    outcome = fusebench("eval", "mine.py", "--op", "nope", "--stage", "check", "--memory", "1GiB", "--device", "cpu")
+    asked = ("eval", "mine.py", "--stage", "check", "--memory", "1GiB", "--device", "cpu")
+    outcome = fusebench(*asked, "--op", "scale", "--case", "nope")
     assert (outcome.exit_code, stand_in.asked, stand_in.closed) == (2, [], 1)
     assert stand_in.expected == [((toy_project / "kernels",), Stage.CHECK, 2**30)]
+
+
+@pytest.mark.parametrize("op", ["scael", "scale,scale", "", "../kernels/scale"])
+def test_an_op_that_no_folder_is_named_like_starts_no_process(planted: Any, fusebench: Fusebench, op: str) -> None:
+    stand_in = planted(document(EvaluationStatus.PASSED))
+    outcome = fusebench("eval", "mine.py", "--op", op, "--device", "cpu")
+    assert (outcome.exit_code, stand_in.expected, stand_in.closed) == (2, [], 0)
 
 
 def test_nothing_starts_on_a_device_that_another_command_holds(planted: Any, fusebench: Fusebench) -> None:

@@ -107,7 +107,7 @@ def eval_command(
     options = EvaluationOptions(op=op, suite=suite, case=case, stage=stage, kernels=kernels, seconds=budget, memory_bytes=memory_bytes)
     read_candidate(file)
     with ExitStack() as stack:
-        begun = begun_evaluator(device, kernels, stage, memory_bytes)
+        begun = begun_evaluator(device, options)
         evaluator = stack.enter_context(begun) if begun is not None else None
         catalogue = Catalogue(kernels)
         request = catalogue.request(file, options)

@@ -79,6 +79,11 @@ def adds_to_ops(root: Path) -> bool:
     return any(not (folder / "op.py").is_file() and any(folder.glob("[!_]*.py")) for folder in op_folders(root))
 
 
+def may_define(root: Path, op: str) -> bool:
+    """Whether loading `root` may bring an op of that name, by the names of its folders; of a single file that is not known."""
+    return root.is_file() or any(folder.name == op and (folder / "op.py").is_file() for folder in op_folders(root))
+
+
 def _entry_point_roots() -> tuple[list[Path], list[Problem]]:
     """Folders of the packages that installed distributions name, and a problem for each name that leads to none, also of suites."""
     folders, broken = installed_folders(KERNELS_GROUP)

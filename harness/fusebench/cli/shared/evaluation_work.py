@@ -109,8 +109,9 @@ class Catalogue:
         )
 
 
-def begun_evaluator(spec: str, kernels: Sequence[Path] | None, stage: Stage, memory_bytes: int | None) -> Evaluator | None:
-    """An evaluator whose processes start while the request is put together; None where the device or the project is not fit for one.
+def begun_evaluator(spec: str, options: EvaluationOptions) -> Evaluator | None:
+    """An evaluator whose processes start while the request is put together; None where the device or the project is not fit for one, or
+    no folder has the name of the op.
 
     The reason is left to those who resolve them next.  Nothing starts on a device that another process of fusebench uses.
     """
@@ -118,15 +119,17 @@ def begun_evaluator(spec: str, kernels: Sequence[Path] | None, stage: Stage, mem
     from ...device import device_lock, resolve_device
     from ...device.toolchain import require_torch_for
     from ...judge.evaluation import Evaluator
-    from ...registry.collection import all_roots
+    from ...registry.collection import all_roots, may_define
 
     with suppress(FusebenchError):
         device = resolve_device(spec)
         require_torch_for(device)
-        roots, _ = all_roots(find_project().kernels_with(kernels))
+        roots, _ = all_roots(find_project().kernels_with(options.kernels))
+        if not any(may_define(root, options.op) for root in roots):
+            return None
         evaluator = Evaluator(device)
         with suppress(DeviceUnfitError), device_lock(device):
-            evaluator.expect(roots, stage, memory_bytes)
+            evaluator.expect(roots, options.stage, options.memory_bytes)
         return evaluator
     return None
 
