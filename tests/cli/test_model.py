@@ -12,6 +12,7 @@ import pytest
 
 from fusebench.models import command
 from fusebench.schema import ExitCode
+from fusebench.store.baselines import load_baseline
 from fusebench.store.model_folder import write_model
 from helpers.synthetic_records import model_record
 
@@ -71,6 +72,22 @@ def test_a_stored_record_is_reported(fusebench: Callable[..., Any], stored: Path
     refused = fusebench("report", str(stored), "--format", "html")
     assert refused.exit_code == ExitCode.USAGE
     assert "is of `fusebench model`, whose records are rendered as md only" in refused.stderr
+
+
+def test_a_stored_record_is_explained_by_the_run_that_is_stored_today(
+    fusebench: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(REPOSITORY)
+    baseline = load_baseline(REPOSITORY / "results", "NVIDIA H200")
+    assert baseline is not None
+    folder = write_model(tmp_path, model_record(environment={"device": "cuda", "device_name": "NVIDIA H200"}))
+    said = f"a step saves 2.00 ms; predicted by stored run {baseline.id} of {baseline.created}: nothing"
+    assert said in fusebench("report", str(folder)).stdout
+    assert fusebench("report", str(tmp_path), "--format", "pages", "--out", str(tmp_path / "pages")).exit_code == 0
+    assert said in (tmp_path / "pages" / "toy.md").read_text()
+    # A project without a run of that GPU model shows what the record says.
+    monkeypatch.chdir(tmp_path)
+    assert "predicted by stored run run 1: 1.50 ms" in fusebench("report", str(folder)).stdout
 
 
 def test_a_folder_of_records_is_one_table_with_the_newest_of_each_model(fusebench: Callable[..., Any], tmp_path: Path) -> None:

@@ -49,14 +49,25 @@ def test_stage(name: str, parents: tuple[str, ...], stage: str) -> None:
 def test_overlap_counts_once_and_gaps_are_idle() -> None:
     activities = [Activity("gemm", 0.0, 10.0, ()), Activity("gemm", 5.0, 12.0, ()), Activity("_rotary", 20.0, 25.0, ())]
     assert busy_time(activities) == 17.0
-    found = summarise("fused", activities)
+    found = summarise("fused", activities, marked=True)
     assert (found.span_us, found.busy_us, found.idle_us) == (25.0, 17.0, 8.0)
     assert {stage.stage: (stage.time_us, stage.launches) for stage in found.stages} == {"matmul": (17.0, 2), "rope": (5.0, 1)}
     assert [(kernel.name, kernel.launches) for kernel in found.kernels] == [("gemm", 2), ("_rotary", 1)]
 
 
+def test_time_inside_attention_modules_is_told_by_stage_where_they_are_marked() -> None:
+    activities = [
+        Activity(ELEMENTWISE, 0.0, 3.0, ("aten::mul", IN_NORM, IN_ATTENTION)),
+        Activity(ELEMENTWISE, 3.0, 8.0, ("aten::mul", IN_NORM)),
+    ]
+    (norm,) = summarise("split", activities, marked=True).stages
+    assert (norm.time_us, norm.attention_us) == (8.0, 3.0)
+    (norm,) = summarise("compiled", activities, marked=False).stages
+    assert (norm.time_us, norm.attention_us) == (8.0, None)
+
+
 def test_nothing_ran() -> None:
-    assert summarise("fused", []).span_us == 0.0
+    assert summarise("fused", [], marked=True).span_us == 0.0
 
 
 class _Attention(torch.nn.Module):
@@ -77,6 +88,10 @@ def test_modules_are_marked_and_unmarked() -> None:
     assert launches["rope"] >= 1, "the product inside the attention module"
     assert {"norm", "matmul"} <= launches.keys()
     assert "elementwise" not in launches
+    inside = {stage.stage: stage.attention_us for stage in found.stages}
+    assert inside["norm"]
+    assert inside["rope"]
+    assert inside["matmul"] == 0.0
     unmarked = profile_step("split", lambda: module(x), module, device=torch.device("cpu"), marked=False)
     assert "elementwise" in {stage.stage for stage in unmarked.stages}
     with marks(module):

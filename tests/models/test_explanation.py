@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from fusebench.models.measuring.explanation import explain, predict
+from fusebench.models.linear_gelu import EPILOGUE, LINEAR_GELU
+from fusebench.models.measuring.explanation import explain, explained, predict
 from fusebench.schema import Estimate, Run
-from fusebench.schema.models import Breakdown, SiteCalls, StageTime, StepTime
+from fusebench.schema.models import Breakdown, Explanation, KernelTime, SiteCalls, StageTime, StepTime
 from fusebench.store.baselines import load_baseline
+from helpers.synthetic_records import model_record
 
 RESULTS = Path(__file__).parents[2] / "results"
 FUSED = "qknorm_rope/fused_triton@2"
@@ -36,9 +39,15 @@ def _stored_us(stored: Run, kernel: str) -> float:
     return result.measurement.time_us.value
 
 
-def _breakdown(variant: str, *, matmul: float, rope: float, busy: float, span: float) -> Breakdown:
-    stages = (StageTime(stage="matmul", time_us=matmul, launches=1), StageTime(stage="rope", time_us=rope, launches=1))
-    return Breakdown(variant=variant, span_us=span, busy_us=busy, stages=stages)
+def _breakdown(
+    variant: str, busy: float, *, attention_us: float | None = None, kernels: tuple[KernelTime, ...] = (), **stages: float
+) -> Breakdown:
+    """A profiled step of one launch a stage; `attention_us` of its stage rope ran inside attention modules, and nothing of the others."""
+    found = tuple(
+        StageTime(stage=name, time_us=time, launches=1, attention_us=attention_us if attention_us is None or name == "rope" else 0.0)
+        for name, time in stages.items()
+    )
+    return Breakdown(variant=variant, span_us=2 * busy, busy_us=busy, stages=found, kernels=kernels)
 
 
 def _step(variant: str, time_ms: float) -> StepTime:
@@ -46,49 +55,135 @@ def _step(variant: str, time_ms: float) -> StepTime:
 
 
 BREAKDOWNS = (
-    _breakdown("split", matmul=1000.0, rope=900.0, busy=1850.0, span=2500.0),
-    _breakdown("fused", matmul=980.0, rope=100.0, busy=1080.0, span=1500.0),
+    _breakdown("split", 1850.0, matmul=900.0, attention=100.0, rope=900.0),
+    _breakdown("fused", 1080.0, matmul=870.0, attention=110.0, rope=100.0),
 )
+TIMES = (_step("split", 2.4), _step("fused", 1.5))
+
+
+def _explained(
+    stored: Run | None, *sites: SiteCalls, times: tuple[StepTime, ...] = TIMES, breakdowns: tuple[Breakdown, ...]
+) -> Explanation:
+    found = explain(sites, times, breakdowns, stored, fused="fused", suite="models/flux1_dev")
+    assert found is not None
+    assert found.unexplained_us is not None
+    parts = [found.predicted_us or 0.0, found.unexplained_us, *(cause.time_us for cause in found.causes)]
+    assert sum(parts) == pytest.approx(found.measured_us)
+    return found
+
+
+def _by_cause(found: Explanation) -> dict[str, float]:
+    return {cause.cause.split(" ")[0]: cause.time_us for cause in found.causes}
 
 
 def test_prediction_is_calls_times_the_difference(stored: Run) -> None:
-    ops, missing = predict([_site(stored)], stored)
+    ops, missing = predict([_site(stored)], stored, suite="models/flux1_dev")
     own = _stored_us(stored, FUSED)
     assert missing == ()
     assert ops[0].predicted_us == pytest.approx(38 * (_stored_us(stored, "qknorm_rope/split_torch@1") - own))
     assert ops[0].tuned_us == pytest.approx(38 * (_stored_us(stored, "qknorm_rope/split_triton@1") - own))
 
 
-def test_work_that_no_stored_case_does_is_named(stored: Run) -> None:
-    ops, missing = predict([_site(stored, bytes_more=512)], stored)
+def test_work_that_no_stored_case_does_is_named_with_the_command_that_measures_it(stored: Run) -> None:
+    ops, (site, command) = predict([_site(stored, bytes_more=512)], stored, suite="models/flux1_dev")
     assert ops[0].predicted_us is None
-    assert "the stored run has no such case with qknorm_rope/fused_triton@2" in missing[0]
+    assert site.endswith("is not predicted: the stored run has no such case")
+    assert command == (
+        "to predict qknorm_rope: `fusebench run --suite models/flux1_dev --op qknorm_rope`, then `fusebench baseline promote latest --add`"
+    )
+
+
+def test_another_version_of_a_kernel_predicts_nothing_and_is_named(stored: Run) -> None:
+    newer = msgspec.structs.replace(_site(stored), kernel="qknorm_rope/fused_triton@99")
+    ops, (site, command) = predict([newer], stored, suite="models/flux1_dev")
+    assert ops[0].predicted_us is None
+    assert "the stored run has the case without qknorm_rope/fused_triton@99, but with " in site
+    assert "fused_triton@2" in site
+    assert "run --suite models/flux1_dev --op qknorm_rope" in command
 
 
 @pytest.mark.parametrize("graphs", [False, True])
 def test_causes_and_prediction_add_up(stored: Run, graphs: bool) -> None:
-    times = [_step("split", 2.4), _step("fused", 1.5)]
-    times += [_step("split_graph", 2.1), _step("fused_graph", 1.45)] if graphs else []
-    found = explain([_site(stored, calls=1)], times, BREAKDOWNS, stored, fused="fused")
-    assert found is not None
+    times = (*TIMES, *((_step("split_graph", 2.1), _step("fused_graph", 1.45)) if graphs else ()))
+    found = _explained(stored, _site(stored, calls=1), times=times, breakdowns=BREAKDOWNS)
     assert found.predicted_us is not None
     assert found.measured_us == pytest.approx(900.0)
-    assert found.predicted_us + sum(cause.time_us for cause in found.causes) == pytest.approx(900.0)
-    by_cause = {cause.cause.split(" ")[0]: cause.time_us for cause in found.causes}
-    assert by_cause["matrix"] == pytest.approx(20.0)
+    assert found.unexplained_us == pytest.approx(800.0 - found.predicted_us)
+    by_cause = _by_cause(found)
+    assert by_cause["matrix"] == pytest.approx(30.0)
+    assert by_cause["attention:"] == pytest.approx(-10.0)
     assert by_cause["activities"] == pytest.approx(-50.0)
+    assert "the same 1 launches, which take 10.0 % longer" in " ".join(cause.cause for cause in found.causes)
+    said, *others = found.remarks
+    assert said == "in the profiled steps all but matrix products and attention save 0.80 ms: rope 0.80"
     if graphs:
         assert by_cause["gaps"] == pytest.approx(300.0 - 50.0)
-        assert found.remarks == ("split is host-bound: a CUDA graph spares 12 % of its step",)
+        assert others == ["split is host-bound: a CUDA graph spares 12 % of its step"]
+
+
+def _with_gelu(*, launches: int) -> tuple[Breakdown, Breakdown]:
+    gelu = KernelTime(name="void GeluCUDAKernelImpl(...)", stage="elementwise", time_us=70.0, launches=launches)
+    return (
+        _breakdown("split", 1970.0, matmul=900.0, attention=100.0, rope=900.0, elementwise=70.0, kernels=(gelu,)),
+        BREAKDOWNS[1],
+    )
+
+
+def test_a_gelu_in_the_product_is_a_cause_and_no_op_that_a_stored_run_lacks(stored: Run) -> None:
+    gelu = SiteCalls(site="feed-forward", op=LINEAR_GELU, kernel=EPILOGUE, calls=3, params={}, fallbacks=1)
+    found = _explained(stored, _site(stored, calls=1), gelu, breakdowns=_with_gelu(launches=2))
+    assert [op.op for op in found.ops] == ["qknorm_rope"]
+    assert _by_cause(found)["2"] == pytest.approx(70.0)
+    assert not any("predict" in remark for remark in found.remarks)
+    # Where the profile lists other launches than moved, their time is not that of the moved ones.
+    assert "2" not in _by_cause(_explained(stored, _site(stored, calls=1), gelu, breakdowns=_with_gelu(launches=5)))
+
+
+def test_profiles_that_tell_what_ran_inside_attention_name_the_ops_and_leave_nothing_unexplained(stored: Run) -> None:
+    breakdowns = (
+        _breakdown("split", 2100.0, attention_us=850.0, matmul=900.0, attention=100.0, rope=900.0, norm=200.0),
+        _breakdown("fused", 1080.0, attention_us=100.0, matmul=870.0, attention=110.0, rope=100.0),
+    )
+    found = _explained(stored, _site(stored, calls=1), breakdowns=breakdowns)
+    assert found.predicted_us is not None
+    by_cause = _by_cause(found)
+    assert by_cause["inside"] == pytest.approx(750.0 - found.predicted_us)
+    assert by_cause["outside"] == pytest.approx(250.0)
+    assert found.unexplained_us == pytest.approx(0.0, abs=1e-6)
+    assert f"qknorm_rope alone would save {found.predicted_us / 1000:.2f} ms" in " ".join(cause.cause for cause in found.causes)
+
+
+def test_a_call_that_is_not_predicted_leaves_its_saving_unexplained(stored: Run) -> None:
+    breakdowns = (
+        _breakdown("split", 1900.0, attention_us=900.0, matmul=900.0, attention=100.0, rope=900.0),
+        _breakdown("fused", 1080.0, attention_us=100.0, matmul=870.0, attention=110.0, rope=100.0),
+    )
+    found = _explained(stored, _site(stored, calls=1, bytes_more=512), breakdowns=breakdowns)
+    assert found.unexplained_us == pytest.approx(800.0)
 
 
 def test_without_a_stored_run_nothing_is_predicted(stored: Run) -> None:
-    found = explain([_site(stored)], [_step("split", 2.4), _step("fused", 1.5)], BREAKDOWNS, None, fused="fused")
-    assert found is not None
+    found = _explained(None, _site(stored), breakdowns=BREAKDOWNS)
     assert found.predicted_us is None
-    assert sum(cause.time_us for cause in found.causes) == pytest.approx(900.0)
-    assert found.remarks == ("no stored run of this GPU model: nothing is predicted",)
+    assert found.remarks[1:] == ("no stored run of this GPU model: nothing is predicted",)
 
 
 def test_nothing_to_explain(stored: Run) -> None:
-    assert explain([_site(stored)], [_step("split", 2.4)], BREAKDOWNS, stored, fused="fused") is None
+    assert explain([_site(stored)], TIMES[:1], BREAKDOWNS, stored, fused="fused", suite="models/flux1_dev") is None
+
+
+def test_a_record_is_explained_anew_by_the_run_that_is_stored_today(stored: Run) -> None:
+    record = model_record(
+        environment={"device": "cuda"}, calls=(_site(stored, calls=1),), times=TIMES, breakdowns=BREAKDOWNS, model="flux1_dev"
+    )
+    assert record.explanation is not None
+    assert record.explanation.stored == "run 1"
+    anew = explained(record, stored).explanation
+    assert anew is not None
+    assert anew.stored == f"{stored.id} of {stored.created}"
+    assert explained(record, None) == record, "without a stored run, the record keeps its own"
+    fresh = explained(msgspec.structs.replace(record, explanation=None), None).explanation
+    assert fresh is not None
+    assert fresh.predicted_us is None
+    on_a_cpu = msgspec.structs.replace(record, explanation=None, environment={"device": "cpu"})
+    assert explained(on_a_cpu, stored).explanation is None

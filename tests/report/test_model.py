@@ -71,7 +71,7 @@ def test_the_page_holds_every_part() -> None:
     page = model_markdown(model_record(findings=("12 of 57 calls fell back: strides",), failures=("drift: no",)))
     for said in (
         "# Toy, 64 x 64",
-        "a step saves 2.00 ms; predicted by stored run run 1: 1.50 ms",
+        "a step saves 2.00 ms; predicted by stored run run 1: 1.50 ms (-25.0 %)",
         "+0.50 ms: gaps",
         "split is host-bound",
         "drift of fused against split: pass: 0.90 times",
@@ -80,6 +80,14 @@ def test_the_page_holds_every_part() -> None:
         "fused: improvement: 1.250x",
     ):
         assert said in page
+
+
+def test_the_unexplained_part_is_told_with_its_share() -> None:
+    explanation = model_record().explanation
+    assert explanation is not None
+    assert "unexplained" not in model_markdown(model_record()), "an older record's causes hold it"
+    found = msgspec.structs.replace(explanation, unexplained_us=-200.0)
+    assert "-0.20 ms: unexplained (-10.0 % of the saving)" in model_markdown(model_record(explanation=found))
 
 
 def test_the_loop_stands_beside_its_steps() -> None:

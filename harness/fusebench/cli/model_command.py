@@ -42,14 +42,19 @@ WeightsOption = Annotated[
     Path | None,
     typer.Option("--weights", metavar="FOLDER", help="Local folder with the transformer's own weights; random ones without it."),
 ]
+BUDGET_S = 90.0
+TINY_BUDGET_S = 5.0
+"""A tiny configuration's times say nothing: these are enough for its fewest rounds on a slow CPU, and leave a check under 20 s."""
 StepBudgetOption = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--budget",
         metavar="SECONDS",
         min=1.0,
-        help="Seconds of timing in the first process: two thirds for steps, at most one third for the denoise loop.  Building and "
-        "compiling the variants, drift, one profile per variant, and the fresh process of --confirm take their time beside it.",
+        help=f"Seconds of timing in the first process ({BUDGET_S:.0f}, with --tiny {TINY_BUDGET_S:.0f}): two thirds for steps, at most one "
+        "third for the denoise loop.  Building and compiling the variants, drift, one profile per variant, and the fresh process of "
+        "--confirm take their time beside it.",
+        show_default=False,
     ),
 ]
 ConfirmOption = Annotated[
@@ -68,7 +73,7 @@ def model(
     weights: WeightsOption = None,
     device: DeviceOption = "auto",
     kernels: KernelsOption = None,
-    budget: StepBudgetOption = 90.0,
+    budget: StepBudgetOption = None,
     confirm: ConfirmOption = True,
     out: OutOption = None,
     wait: WaitOption = 0.0,
@@ -121,7 +126,7 @@ def model(
         layers=cut,
         weights="" if weights is None else str(weights),
         steps=steps,
-        budget_s=budget,
+        budget_s=budget if budget is not None else TINY_BUDGET_S if tiny else BUDGET_S,
         cases=() if tiny else _suite_cases(name, project, collection.ops),
     )
     request = ModelRequest(

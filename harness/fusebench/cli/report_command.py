@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -93,7 +94,7 @@ def report(
     `fusebench model`, by path or id, are rendered as md.  A record with impossible figures is refused with their names.
 
     A folder of records of `fusebench model`, such as results/models, is rendered as the table of all models' steps: md, or pages with
-    a page and a picture per model.
+    a page and a picture per model.  The saving that kernel times predict for a step is made anew from the baseline of its GPU model.
 
     `--format record --out DIR` converts the record of an older fusebench: DIR gets a new run folder, and RUN stays as it is.
     """
@@ -105,11 +106,15 @@ def report(
     _require_options(form, out, site, past)
     opened = open_results(results, find_project())
     project = opened.project
-    others = {COMPARISON_FILE: ("ab", _comparison), COUNTERS_FILE: ("ncu", _counters), MODEL_FILE: ("model", _model)}
+    others: dict[str, tuple[str, Callable[[Path], str]]] = {
+        COMPARISON_FILE: ("ab", _comparison),
+        COUNTERS_FILE: ("ncu", _counters),
+        MODEL_FILE: ("model", functools.partial(_model, project=project)),
+    }
     # `latest` is the latest run that was timed, whatever was compared or counted since.
     folder = opened.find(run, records=(RUN_FILE,) if run == LATEST else (RUN_FILE, *others))
     if not any((folder / file).is_file() for file in (RUN_FILE, *others)) and model_folders(folder):
-        _report_models(folder, form, out, site)
+        _report_models(folder, project, form, out, site)
         return
     command, render = next((other for file, other in others.items() if (folder / file).is_file()), ("run", None))
     if render is not None and (form is not Format.MARKDOWN or site is not None):
@@ -197,18 +202,21 @@ def _counters(folder: Path) -> str:
     return counters_markdown(found)
 
 
-def _model(folder: Path) -> str:
+def _model(folder: Path, *, project: Project) -> str:
+    from ..models.stored import explained_today
     from ..report.model import PICTURE, model_markdown
     from ..store.model_folder import model_seal, read_model
     from .shared.seals import say_of
 
     found = read_model(folder)
     say_of(model_seal(folder), f"model record {found.id}", folder)
+    found = explained_today({found.model: found}, project.results)[found.model]
     return model_markdown(found, picture=PICTURE if (folder / PICTURE).is_file() else "")
 
 
-def _report_models(parent: Path, form: Format, out: Path | None, site: Path | None) -> None:
+def _report_models(parent: Path, project: Project, form: Format, out: Path | None, site: Path | None) -> None:
     """The table of the models' steps, or with `pages` a page per model beside it."""
+    from ..models.stored import explained_today
     from ..report.steps import step_pages, steps_markdown
     from ..store.model_folder import model_seal, newest_models
     from .shared.seals import say_of
@@ -221,7 +229,7 @@ def _report_models(parent: Path, form: Format, out: Path | None, site: Path | No
         raise RunRecordError(f"{parent}: holds tiny models only; measure one without --tiny")
     for folder, record in found.values():
         say_of(model_seal(folder), f"model record {record.id}", folder)
-    records = {name: record for name, (_, record) in found.items()}
+    records = explained_today({name: record for name, (_, record) in found.items()}, project.results)
     if form is Format.PAGES and out is not None:
         _write({out / name: content for name, content in step_pages(records).items()}, out, "--out")
     elif out is not None:

@@ -24,14 +24,14 @@ from ..device import Device, EnvironmentMonitor, environment_of
 from ..errors import FusebenchError, MeasuringProcessError, UsageError
 from ..runner.context import Reporter
 from ..runner.session import Interruption, Outcome, ended_by, hold, signals_held
-from ..schema import Estimate, ExitCode, Run, Verdict, VerdictKind
-from ..schema.models import MODEL_VERSION, Confirmation, Explanation, LoopTime, ModelRecord, StepTime
+from ..schema import Estimate, ExitCode, Verdict, VerdictKind
+from ..schema.models import MODEL_VERSION, Confirmation, LoopTime, ModelRecord, StepTime
 from ..store.baselines import load_baseline
 from ..store.files import require_writable
 from ..store.finding import runs_folder
 from ..store.model_folder import write_model
 from .diffusion_model import DiffusionModel
-from .measuring.explanation import explain
+from .measuring.explanation import explained
 from .measuring.step_timing import ratio
 from .process_main import MARK, REFUSED
 from .variants import COMPILED, FUSED_COMPILED, GRAPH, parse_variant
@@ -107,7 +107,7 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> ModelOutcome:
         confirmed = request.confirm and cuda
         confirmation, (done, interruption) = _confirmed(request, first, reporter, received) if confirmed else (None, first)
         missing = done.missing
-        record = _record(request, done, confirmation, stored, created=created)
+        record = _record(request, done, confirmation, created=created)
         record = msgspec.structs.replace(
             record,
             environment=msgspec.to_builtins(environment),
@@ -117,6 +117,7 @@ def measure_model(request: ModelRequest, reporter: Reporter) -> ModelOutcome:
             complete=not missing,
             missing=missing,
         )
+        record = explained(record, stored)
         record = msgspec.structs.replace(record, exit_code=int(exit_code(record)))
         if interruption is not None:
             record = ended_by(record, interruption)
@@ -150,10 +151,8 @@ def _confirmed(request: ModelRequest, first: Answer, reporter: Reporter, receive
     return Confirmation(speedups=speedups_of(again.work.times)), first
 
 
-def _record(
-    request: ModelRequest, done: ModelWork, confirmation: Confirmation | None, stored: Run | None, *, created: datetime
-) -> ModelRecord:
-    """The record with its conclusions, without the environment and how it went."""
+def _record(request: ModelRequest, done: ModelWork, confirmation: Confirmation | None, *, created: datetime) -> ModelRecord:
+    """The record with its conclusions, without the environment, how it went and the explanation."""
     comparable = request.device.kind == "cuda"
     return ModelRecord(
         version=MODEL_VERSION,
@@ -179,18 +178,11 @@ def _record(
         whole=done.whole,
         confirmation=confirmation,
         breakdowns=done.breakdowns,
-        explanation=_explained(done, stored) if comparable else None,
         drift=done.drift,
         verdicts=conclude(done.times, confirmation, comparable=comparable, loops=done.loops),
         acceptance=accepted(done.times) if comparable else {},
         failures=done.failures,
     )
-
-
-def _explained(done: ModelWork, stored: Run | None) -> Explanation | None:
-    """The explanation of the first substituted variant's saving, by the stored baseline of this GPU model."""
-    fused = next((one.variant for one in done.times if not one.error and parse_variant(one.variant).fused), None)
-    return None if fused is None else explain(done.calls, done.times, done.breakdowns, stored, fused=fused)
 
 
 PAIRS = {f"{FUSED_COMPILED}{graph} against {COMPILED}{graph}": (FUSED_COMPILED + graph, COMPILED + graph) for graph in ("", GRAPH)}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..schema import Estimate
-from ..schema.models import ModelRecord, StepTime
+from ..schema.models import Explanation, ModelRecord, StepTime
 from .run.markdown import markdown_table
-from .wording import bounded
+from .wording import DASH, bounded
 
 TIME_COLUMNS = (
     "variant",
@@ -160,12 +160,25 @@ def explanation_lines(record: ModelRecord) -> list[str]:
     if found is None:
         return []
     source = f" by stored run {found.stored}" if found.stored else ""
-    lines = [f"a step saves {found.measured_us / 1000:.2f} ms; predicted{source}: {_ms(found.predicted_us)}"]
+    off = f" ({difference_words(found)})" if found.predicted_us is not None else ""
+    lines = [f"a step saves {found.measured_us / 1000:.2f} ms; predicted{source}: {_ms(found.predicted_us)}{off}"]
     if found.tuned_us is not None:
         lines.append(f"  against the suite's tuned split chains, which diffusers does not run, it would save {_ms(found.tuned_us)}")
     lines += [f"  {op.op}: {_ms(op.predicted_us)} predicted ({_ms(op.tuned_us)} against the tuned chain)" for op in found.ops]
     lines += [f"  {cause.time_us / 1000:+.2f} ms: {cause.cause}" for cause in found.causes]
+    if found.unexplained_us is not None:
+        lines.append(f"  {found.unexplained_us / 1000:+.2f} ms: unexplained ({share_words(found.unexplained_us, found)} of the saving)")
     return [*lines, *(f"  {remark}" for remark in found.remarks)]
+
+
+def difference_words(found: Explanation) -> str:
+    """`+5.9 %`: how much more is predicted than measured."""
+    return DASH if found.predicted_us is None else share_words(found.predicted_us - found.measured_us, found)
+
+
+def share_words(time_us: float, found: Explanation) -> str:
+    """`-3.8 %`: a time as a share of the measured saving."""
+    return f"{100 * time_us / abs(found.measured_us):+.1f} %" if found.measured_us else DASH
 
 
 def _ms(time_us: float | None) -> str:

@@ -8,7 +8,7 @@ from ..models.catalogue import MODELS
 from ..schema.models import Drift, ModelRecord, StepTime
 from ..stats.paired import ratio_estimate
 from . import escape
-from .model import cut_words, environment_line, model_markdown, speedup_words, whole_lines
+from .model import cut_words, difference_words, environment_line, model_markdown, share_words, speedup_words, whole_lines
 from .plots.step import step_png
 from .run.markdown import markdown_table
 from .run.pages import INDEX
@@ -19,11 +19,17 @@ COMPILED_ALONE = ("compiled", "compiled_graph")
 WITH_FUSED = ("fused", "fused_graph", "fused_compiled", "fused_compiled_graph")
 VARIANTS = ("fused", "compiled", "fused_compiled", "split_graph", "fused_graph", "compiled_graph", "fused_compiled_graph")
 CHECK_HEADER = ("model", "best with fused ops", "in a fresh process", "by GPU busy time", "drift", "most GiB")
+SAVING_HEADER = ("model", "saves ms", "predicted ms", "predicted is off by", "unexplained")
 NOT_MEASURED = "not measured"
 METHOD = (
     "`diffusers ms` is a step of the model as diffusers runs it (`split`); speedups are over it, and their intervals cover one process. "
     "`over torch.compile` is the time of the best variant without fused ops over that of the best one with them, paired by round. "
     "The best of several is chosen by these same times."
+)
+PREDICTION = (
+    "`saves ms` is the time of `split` less that of `fused`. The prediction is the sum, over all calls of ops, of the op's chain of torch "
+    "operations less the kernel's time, by the stored run that each model's page names. `unexplained` is the share of the saving that "
+    "neither the prediction nor a cause on the model's page accounts for."
 )
 
 
@@ -43,6 +49,8 @@ def steps_markdown(records: Mapping[str, ModelRecord], *, linked: Collection[str
     ]
     parts += ["## Speedup of each variant", _table(("model", *VARIANTS), [_variant_row(record) for record in measured])]
     parts += ["## Checks", _table(CHECK_HEADER, [_check_row(record) for record in measured])]
+    if any(record.explanation for record in measured):
+        parts += ["## The saving of fused ops, predicted", _table(SAVING_HEADER, [_saving_row(record) for record in measured]), PREDICTION]
     parts += ["\n".join(f"* {escape.markdown(line)}" for line in _told(measured))]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -93,6 +101,19 @@ def _check_row(record: ModelRecord) -> list[str]:
         speedup_words(best.gpu.speedup) if best is not None and best.gpu is not None and best.gpu.speedup is not None else NOT_MEASURED,
         NOT_MEASURED if record.drift is None else _drift(record.drift),
         f"{most / 2**30:.1f}" if most else DASH,
+    ]
+
+
+def _saving_row(record: ModelRecord) -> list[str]:
+    found = record.explanation
+    if found is None:
+        return [_title(record), *[DASH] * (len(SAVING_HEADER) - 1)]
+    return [
+        _title(record),
+        f"{found.measured_us / 1000:.2f}",
+        DASH if found.predicted_us is None else f"{found.predicted_us / 1000:.2f}",
+        difference_words(found),
+        DASH if found.unexplained_us is None else share_words(found.unexplained_us, found),
     ]
 
 

@@ -120,6 +120,8 @@ class StageTime(msgspec.Struct, frozen=True, kw_only=True):
     stage: str
     time_us: float
     launches: int
+    attention_us: float | None = None
+    """The part of it inside attention modules; None where modules are not marked (compiled, in a graph), and in older records."""
 
 
 class KernelTime(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,7 +206,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The record that the prediction rests on."""
     ops: tuple[OpSaving, ...] = ()
     causes: tuple[Cause, ...] = ()
-    """They and the prediction add up to the measured saving."""
+    """They, the prediction and `unexplained_us` add up to the measured saving."""
+    unexplained_us: float | None = None
+    """What no cause accounts for; None in older records, whose causes hold it."""
     remarks: tuple[str, ...] = ()
 
 

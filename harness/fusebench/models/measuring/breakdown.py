@@ -67,24 +67,30 @@ def profile_step(variant: str, step: Callable[[], object], transformer: Any, *, 
         step()
         if cuda:
             torch.cuda.synchronize(device)
-    return summarise(variant, device_activities(profiler) if cuda else host_activities(profiler))
+    return summarise(variant, device_activities(profiler) if cuda else host_activities(profiler), marked=marked)
 
 
-def summarise(variant: str, activities: Sequence[Activity]) -> Breakdown:
-    """Times by stage, and the largest kernels."""
+def summarise(variant: str, activities: Sequence[Activity], *, marked: bool) -> Breakdown:
+    """Times by stage, of which inside attention modules where these are `marked`, and the largest kernels."""
     if not activities:
         return Breakdown(variant=variant, span_us=0.0, busy_us=0.0, stages=())
     by_stage: defaultdict[str, float] = defaultdict(float)
+    in_attention: defaultdict[str, float] = defaultdict(float)
     by_kernel: defaultdict[tuple[str, str], float] = defaultdict(float)
     launches, counts = Counter[str](), Counter[tuple[str, str]]()
     for one in activities:
         stage = stage_of(one.name, one.parents)
         elapsed = one.end_us - one.start_us
         by_stage[stage] += elapsed
+        in_attention[stage] += elapsed if _IN_ATTENTION in one.parents else 0.0
         launches[stage] += 1
         by_kernel[one.name, stage] += elapsed
         counts[one.name, stage] += 1
-    stages = tuple(StageTime(stage=stage, time_us=by_stage[stage], launches=launches[stage]) for stage in STAGES if launches[stage])
+    stages = tuple(
+        StageTime(stage=stage, time_us=by_stage[stage], launches=launches[stage], attention_us=in_attention[stage] if marked else None)
+        for stage in STAGES
+        if launches[stage]
+    )
     largest = tuple(
         KernelTime(name=name[:120], stage=stage, time_us=time, launches=counts[name, stage])
         for (name, stage), time in sorted(by_kernel.items(), key=lambda item: -item[1])[:LARGEST]

@@ -1,34 +1,60 @@
 """The saving that stored kernel times predict for a step, the measured one, and where the difference went.
 
-Prediction: over all recorded calls, the time of the op's chain of torch operations, which is what diffusers runs, less that of the kernel
-that ran, from a stored run of this GPU model.  The suite's own sum, against its tuned split chain, stands beside it.  Causes are
-differences between the profiled steps; they and the prediction add up to the measured saving.
+Prediction: over all recorded calls, the time of the op's chain of torch operations less that of the kernel that ran, from a stored run of
+this GPU model.  The suite's own sum, against its tuned split chain, stands beside it.  It is a function of a record and a stored run, so a
+report makes it anew from the run that is stored today.
+
+Causes are differences between the two profiled steps.  A cause has a figure of its own; what no figure accounts for is called unexplained.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
 
 from ...schema import Result, Run, Status
-from ...schema.models import Breakdown, Cause, Explanation, OpSaving, SiteCalls, StepTime
-from ..variants import GRAPH, SPLIT
+from ...schema.models import Breakdown, Cause, Explanation, ModelRecord, OpSaving, SiteCalls, StepTime
+from ..linear_gelu import LINEAR_GELU
+from ..variants import GRAPH, SPLIT, parse_variant
 
 LIBRARY_STAGES = ("matmul", "attention")
-"""Stages that no op touches: they do the same work in both steps but for GELUs in products, and differ by clocks."""
+"""Stages that no op touches."""
 TORCH = "split_torch@1"
 """The op's chain of torch operations."""
 HOST_BOUND = 0.1
 """Share of a step that a CUDA graph spares, from which the step is called host-bound."""
+OPS_OF_ATTENTION = ("qknorm_rope", "qknorm_across_heads_rope", "rotary_embedding")
+"""Ops that diffusers runs inside attention modules; all others stand outside."""
+ROUNDING_US = 1.0
+"""Sums of a step's activities differ by less than this where none overlap."""
+GELU_KERNEL = "GeluCUDAKernel"
+"""Part of the name of torch's kernel of a GELU alone."""
+
+
+def explained(record: ModelRecord, stored: Run | None) -> ModelRecord:
+    """`record` with the explanation of its first substituted variant's saving by `stored`; as it is where there is none to make.
+
+    A record of a CPU has none.  One that has an explanation keeps it where no run of its GPU model is stored.
+    """
+    fused = next((one.variant for one in record.times if not one.error and parse_variant(one.variant).fused), None)
+    if record.environment.get("device") == "cpu" or fused is None or (stored is None and record.explanation is not None):
+        return record
+    found = explain(record.calls, record.times, record.breakdowns, stored, fused=fused, suite=f"models/{record.model}")
+    return msgspec.structs.replace(record, explanation=found)
 
 
 def explain(
-    calls: Sequence[SiteCalls], times: Sequence[StepTime], breakdowns: Sequence[Breakdown], stored: Run | None, *, fused: str
+    calls: Sequence[SiteCalls], times: Sequence[StepTime], breakdowns: Sequence[Breakdown], stored: Run | None, *, fused: str, suite: str
 ) -> Explanation | None:
     """Explain the saving of the variant `fused` over `split`; None where one of them was not timed and profiled.
 
     The profiler slows the host down, so that its gaps say nothing: of the profiled steps only busy times count.  What a timed step takes
     beyond them is gaps, told from a CUDA graph of the same variant, and clocks, which sustained load lowers.
+
+    Args:
+        suite: holds the cases that the calls are, to be named where the stored run lacks them.
     """
     timed = {one.variant: 1000 * one.time_ms.value for one in times if one.time_ms is not None}
     profiled = {one.variant: one for one in breakdowns}
@@ -36,25 +62,18 @@ def explain(
     if before is None or after is None or SPLIT not in timed or fused not in timed:
         return None
     measured = timed[SPLIT] - timed[fused]
-    ops, missing = predict(calls, stored) if stored is not None else ((), ("no stored run of this GPU model: nothing is predicted",))
+    if stored is None:
+        ops, missing = (), ("no stored run of this GPU model: nothing is predicted",)
+    else:
+        ops, missing = predict(calls, stored, suite=suite)
     predicted, tuned = _sum(op.predicted_us for op in ops), _sum(op.tuned_us for op in ops)
-    stages = _differences(before, after)
-    library = sum(stages[stage] for stage in LIBRARY_STAGES)
-    own = sum(stages.values()) - library
-    overlap = before.busy_us - after.busy_us - library - own
-    causes = [
-        Cause(
-            cause="the model's own operations take longer (or less long, below zero) than the ops' torch chains do alone",
-            time_us=own - (predicted or 0.0),
-        ),
-        Cause(
-            cause="matrix products and attention: the same work in both profiled steps but for GELUs in products, at other clocks",
-            time_us=library,
-        ),
-        Cause(cause="activities that overlap", time_us=overlap),
-    ]
+    causes = [*_causes_of_ops(calls, before, after, ops, complete=not missing), *_causes_of_libraries(before, after)]
+    saved = sum(_savings(before, after).values())
+    overlap = before.busy_us - after.busy_us - saved
+    if abs(overlap) > ROUNDING_US:
+        causes.append(Cause(cause="activities that overlap, such as modulations ahead", time_us=overlap))
     beyond = measured - (before.busy_us - after.busy_us)
-    remarks = list(missing)
+    remarks = [_stages_said(before, after), *missing]
     if SPLIT + GRAPH in timed and fused + GRAPH in timed:
         gaps = {name: timed[name] - timed[name + GRAPH] for name in (SPLIT, fused)}
         spared = gaps[SPLIT] - gaps[fused]
@@ -74,25 +93,87 @@ def explain(
         stored="" if stored is None else f"{stored.id} of {stored.created}",
         ops=tuple(ops),
         causes=tuple(causes),
+        unexplained_us=measured - (predicted or 0.0) - sum(cause.time_us for cause in causes),
         remarks=tuple(remarks),
     )
 
 
-Work = tuple[str | int, ...]
+def _causes_of_ops(
+    calls: Sequence[SiteCalls], before: Breakdown, after: Breakdown, ops: Sequence[OpSaving], *, complete: bool
+) -> list[Cause]:
+    """GELUs that moved into products, and how much more the model's own chains save than the ops' chains do alone.
+
+    The latter needs a prediction of every call, and profiles that tell what ran inside attention modules.
+    """
+    gelu = _gelu(calls, before)
+    causes = [] if gelu is None else [gelu]
+    inside = _inside_attention(before, after)
+    if not complete or not ops or inside is None:
+        return causes
+    outside = sum(_own_savings(before, after).values()) - inside - (0.0 if gelu is None else gelu.time_us)
+    for place, saved in (("inside", inside), ("outside", outside)):
+        named = [op for op in ops if (op.op in OPS_OF_ATTENTION) is (place == "inside")]
+        alone = _sum(op.predicted_us for op in named) or 0.0
+        text = (
+            f"{place} attention modules the model's own operations save {saved / 1000:.2f} ms of the profiled steps, where "
+            f"{', '.join(op.op for op in named) or 'no op'} alone would save {alone / 1000:.2f} ms"
+        )
+        causes.append(Cause(cause=text, time_us=saved - alone))
+    return causes
 
 
-def predict(calls: Sequence[SiteCalls], stored: Run) -> tuple[tuple[OpSaving, ...], tuple[str, ...]]:
-    """Savings by op, and the sites of which no stored case has the work."""
+def _gelu(calls: Sequence[SiteCalls], before: Breakdown) -> Cause | None:
+    """What the split model's GELUs take; None where its profile does not list as many of them as now run in products."""
+    moved = sum(site.calls - site.fallbacks for site in calls if site.op == LINEAR_GELU)
+    listed = [kernel for kernel in before.kernels if GELU_KERNEL in kernel.name and kernel.stage not in LIBRARY_STAGES]
+    if not moved or sum(kernel.launches for kernel in listed) != moved:
+        return None
+    return Cause(cause=f"{moved} launches of GELU, which the products of the fused step apply", time_us=sum(one.time_us for one in listed))
+
+
+def _stages_said(before: Breakdown, after: Breakdown) -> str:
+    saved = _own_savings(before, after)
+    each = ", ".join(f"{stage} {time / 1000:.2f}" for stage, time in saved.items())
+    return f"in the profiled steps all but matrix products and attention save {sum(saved.values()) / 1000:.2f} ms: {each}"
+
+
+def _causes_of_libraries(before: Breakdown, after: Breakdown) -> list[Cause]:
+    """Attention and matrix products, which are kernels of libraries in both steps."""
+    saved, causes = _savings(before, after), []
+    launches = {
+        stage: [sum(found.launches for found in one.stages if found.stage == stage) for one in (before, after)] for stage in LIBRARY_STAGES
+    }
+    attention = sum(stage.time_us for stage in before.stages if stage.stage == "attention")
+    if attention:
+        same, now = launches["attention"]
+        text = f"attention: {same} launches before, {now} after"
+        if same == now:
+            longer = -100 * saved["attention"] / attention
+            change = f"{abs(longer):.1f} % {'longer' if longer > 0 else 'less long'}"
+            text = f"attention: the same {same} launches, which take {change} in the fused step, at other clocks"
+        causes.append(Cause(cause=text, time_us=saved["attention"]))
+    old, new = launches["matmul"]
+    return [*causes, Cause(cause=f"matrix products: {old} launches before, {new} after, at other clocks", time_us=saved["matmul"])]
+
+
+def predict(calls: Sequence[SiteCalls], stored: Run, *, suite: str) -> tuple[tuple[OpSaving, ...], tuple[str, ...]]:
+    """Savings by op, and the sites whose work or kernel the stored run lacks, with the commands that would measure them.
+
+    Linear layers with their GELU are no op: see `_gelu`.
+    """
     times = _stored_times(stored)
     savings: dict[str, list[tuple[float, float]]] = {}
-    missing = []
+    missing, measurable = [], dict[str, str]()
     for site in calls:
+        if site.op == LINEAR_GELU:
+            continue
         found = times.get(_work(site.op, site.shape, site.minimum_bytes), {})
         chains = [found.get(name) for name in (TORCH, SPLIT, site.kernel)]
         terms = savings.setdefault(site.op, [])
         if None in chains:
-            missing.append(
-                f"{site.site} ({site.shape}): the stored run has no such case with {site.kernel}, so its saving is not predicted"
+            missing.append(f"{site.site} ({site.shape}) is not predicted: {_lack(found, site.kernel)}")
+            measurable[site.op] = (
+                f"to predict {site.op}: `fusebench run --suite {suite} --op {site.op}`, then `fusebench baseline promote latest --add`"
             )
         else:
             torch_chain, split, own = (time for time in chains if time is not None)
@@ -101,13 +182,27 @@ def predict(calls: Sequence[SiteCalls], stored: Run) -> tuple[tuple[OpSaving, ..
         OpSaving(op=op, predicted_us=_sum(torch_chain for torch_chain, _ in terms), tuned_us=_sum(tuned for _, tuned in terms))
         for op, terms in savings.items()
     )
-    return ops, tuple(missing)
+    return ops, (*missing, *measurable.values())
+
+
+def _lack(found: Mapping[str, float], kernel: str) -> str:
+    """What the stored run lacks for a kernel on one kind of work."""
+    if not found:
+        return "the stored run has no such case"
+    if kernel in found:
+        return f"the stored run has no time of the split chain, or of {TORCH}, for it"
+    name = kernel.partition("@")[0]
+    others = sorted(one.partition("/")[2] for one in found if one.partition("@")[0] == name)
+    return f"the stored run has the case without {kernel}" + (f", but with {', '.join(others)}" if others else "")
 
 
 def _sum(terms: Iterable[float | None]) -> float | None:
     """The sum of the known terms; None where none is known."""
     known = [term for term in terms if term is not None]
     return sum(known) if known else None
+
+
+Work = tuple[str | int, ...]
 
 
 def _work(op: str, shape: str, minimum_bytes: int) -> Work:
@@ -134,10 +229,23 @@ def _stored_times(stored: Run) -> dict[Work, dict[str, float]]:
     return found
 
 
-def _differences(before: Breakdown, after: Breakdown) -> dict[str, float]:
+def _savings(before: Breakdown, after: Breakdown) -> dict[str, float]:
     """Microseconds saved by stage; every stage of either step, and those of the libraries in any case."""
     saved: defaultdict[str, float] = defaultdict(float, dict.fromkeys(LIBRARY_STAGES, 0.0))
     for one, sign in ((before, 1), (after, -1)):
         for stage in one.stages:
             saved[stage.stage] += sign * stage.time_us
     return dict(saved)
+
+
+def _own_savings(before: Breakdown, after: Breakdown) -> dict[str, float]:
+    """Microseconds saved by stage, without those of the libraries."""
+    return {stage: saved for stage, saved in _savings(before, after).items() if stage not in LIBRARY_STAGES}
+
+
+def _inside_attention(before: Breakdown, after: Breakdown) -> float | None:
+    """Microseconds that the stages outside of libraries save inside attention modules; None where a profile does not tell."""
+    parts = [[stage.attention_us for stage in one.stages if stage.stage not in LIBRARY_STAGES] for one in (before, after)]
+    if None in (*parts[0], *parts[1]):
+        return None
+    return (_sum(parts[0]) or 0.0) - (_sum(parts[1]) or 0.0)
