@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from fusebench.errors import UsageError
 from fusebench.models import command
 from fusebench.schema import ExitCode
 from fusebench.store.baselines import load_baseline
@@ -56,6 +57,17 @@ def test_a_whole_run(fusebench: Callable[..., Any], tmp_path: Path, monkeypatch:
     assert (folder / "report.md").read_text().startswith("# FLUX.1-dev")
     assert "](step.png)" in (folder / "report.md").read_text()
     assert "building FLUX.1-dev" in shown.stderr
+
+
+@pytest.mark.parametrize(("more", "budget_s"), [((), 2.0), (("--budget", "7"), 7.0)])
+def test_a_tiny_model_spends_little_on_times_that_say_nothing(
+    fusebench: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], budget_s: float
+) -> None:
+    def refuse(request: command.ModelRequest, reporter: object) -> None:
+        raise UsageError(f"{request.task.budget_s:g} s of timing")
+
+    monkeypatch.setattr(command, "measure_model", refuse)
+    assert f"{budget_s:g} s of timing" in fusebench("model", *TINY, *more).stderr
 
 
 @pytest.fixture
