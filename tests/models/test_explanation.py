@@ -77,16 +77,17 @@ def _by_cause(found: Explanation) -> dict[str, float]:
 
 
 def test_prediction_is_calls_times_the_difference(stored: Run) -> None:
-    ops, missing = predict([_site(stored)], stored, suite="models/flux1_dev")
+    ops, unpredicted, lacks = predict([_site(stored)], stored, suite="models/flux1_dev")
     own = _stored_us(stored, FUSED)
-    assert missing == ()
+    assert (unpredicted, lacks) == (0, ())
     assert ops[0].predicted_us == pytest.approx(38 * (_stored_us(stored, "qknorm_rope/split_torch@1") - own))
     assert ops[0].tuned_us == pytest.approx(38 * (_stored_us(stored, "qknorm_rope/split_triton@1") - own))
 
 
 def test_work_that_no_stored_case_does_is_named_with_the_command_that_measures_it(stored: Run) -> None:
-    ops, (site, command) = predict([_site(stored, bytes_more=512)], stored, suite="models/flux1_dev")
+    ops, unpredicted, (site, command) = predict([_site(stored, bytes_more=512)], stored, suite="models/flux1_dev")
     assert ops[0].predicted_us is None
+    assert unpredicted == 38
     assert site.endswith("is not predicted: the stored run has no such case")
     assert command == (
         "to predict qknorm_rope: `fusebench run --suite models/flux1_dev --op qknorm_rope`, then `fusebench baseline promote latest --add`"
@@ -95,7 +96,7 @@ def test_work_that_no_stored_case_does_is_named_with_the_command_that_measures_i
 
 def test_another_version_of_a_kernel_predicts_nothing_and_is_named(stored: Run) -> None:
     newer = msgspec.structs.replace(_site(stored), kernel="qknorm_rope/fused_triton@99")
-    ops, (site, command) = predict([newer], stored, suite="models/flux1_dev")
+    ops, _, (site, command) = predict([newer], stored, suite="models/flux1_dev")
     assert ops[0].predicted_us is None
     assert "the stored run has the case without qknorm_rope/fused_triton@99, but with " in site
     assert "fused_triton@2" in site
@@ -113,7 +114,7 @@ def test_causes_and_prediction_add_up(stored: Run, graphs: bool) -> None:
     assert by_cause["matrix"] == pytest.approx(30.0)
     assert by_cause["attention:"] == pytest.approx(-10.0)
     assert by_cause["activities"] == pytest.approx(-50.0)
-    assert "the same 1 launches, which take 10.0 % longer" in " ".join(cause.cause for cause in found.causes)
+    assert "the same 1 launches, which take 10.0 % more time" in " ".join(cause.cause for cause in found.causes)
     said, *others = found.remarks
     assert said == "in the profiled steps all but matrix products and attention save 0.80 ms: rope 0.80"
     if graphs:

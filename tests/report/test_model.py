@@ -86,7 +86,8 @@ def test_the_unexplained_part_is_told_with_its_share() -> None:
     explanation = model_record().explanation
     assert explanation is not None
     assert "unexplained" not in model_markdown(model_record()), "an older record's causes hold it"
-    found = msgspec.structs.replace(explanation, unexplained_us=-200.0)
+    found = msgspec.structs.replace(explanation, unexplained_us=-200.0, unpredicted_calls=7)
+    assert "1.50 ms (-25.0 %, without 7 calls)" in model_markdown(model_record(explanation=found))
     assert "-0.20 ms: unexplained (-10.0 % of the saving)" in model_markdown(model_record(explanation=found))
 
 

@@ -172,8 +172,11 @@ def explanation_lines(record: ModelRecord) -> list[str]:
 
 
 def difference_words(found: Explanation) -> str:
-    """`+5.9 %`: how much more is predicted than measured."""
-    return DASH if found.predicted_us is None else share_words(found.predicted_us - found.measured_us, found)
+    """`+5.9 %`: how much more is predicted than measured; and how many calls have no prediction."""
+    if found.predicted_us is None:
+        return DASH
+    lacking = f", without {found.unpredicted_calls} calls" if found.unpredicted_calls else ""
+    return share_words(found.predicted_us - found.measured_us, found) + lacking
 
 
 def share_words(time_us: float, found: Explanation) -> str:

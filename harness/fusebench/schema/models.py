@@ -205,6 +205,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     stored: str
     """The record that the prediction rests on."""
     ops: tuple[OpSaving, ...] = ()
+    unpredicted_calls: int = 0
+    """Calls of ops in one step that the stored run does not predict; 0 in older records, whose remarks name their sites."""
     causes: tuple[Cause, ...] = ()
     """They, the prediction and `unexplained_us` add up to the measured saving."""
     unexplained_us: float | None = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -62,18 +63,15 @@ def explain(
     if before is None or after is None or SPLIT not in timed or fused not in timed:
         return None
     measured = timed[SPLIT] - timed[fused]
-    if stored is None:
-        ops, missing = (), ("no stored run of this GPU model: nothing is predicted",)
-    else:
-        ops, missing = predict(calls, stored, suite=suite)
-    predicted, tuned = _sum(op.predicted_us for op in ops), _sum(op.tuned_us for op in ops)
-    causes = [*_causes_of_ops(calls, before, after, ops, complete=not missing), *_causes_of_libraries(before, after)]
+    found = predict(calls, stored, suite=suite)
+    predicted, tuned = _sum(op.predicted_us for op in found.ops), _sum(op.tuned_us for op in found.ops)
+    causes = [*_causes_of_ops(calls, before, after, found), *_causes_of_libraries(before, after)]
     saved = sum(_savings(before, after).values())
     overlap = before.busy_us - after.busy_us - saved
     if abs(overlap) > ROUNDING_US:
         causes.append(Cause(cause="activities that overlap, such as modulations ahead", time_us=overlap))
     beyond = measured - (before.busy_us - after.busy_us)
-    remarks = [_stages_said(before, after), *missing]
+    remarks = [_stages_said(before, after), *found.lacks]
     if SPLIT + GRAPH in timed and fused + GRAPH in timed:
         gaps = {name: timed[name] - timed[name + GRAPH] for name in (SPLIT, fused)}
         spared = gaps[SPLIT] - gaps[fused]
@@ -91,16 +89,25 @@ def explain(
         tuned_us=tuned,
         measured_us=measured,
         stored="" if stored is None else f"{stored.id} of {stored.created}",
-        ops=tuple(ops),
+        ops=found.ops,
+        unpredicted_calls=found.unpredicted_calls,
         causes=tuple(causes),
         unexplained_us=measured - (predicted or 0.0) - sum(cause.time_us for cause in causes),
         remarks=tuple(remarks),
     )
 
 
-def _causes_of_ops(
-    calls: Sequence[SiteCalls], before: Breakdown, after: Breakdown, ops: Sequence[OpSaving], *, complete: bool
-) -> list[Cause]:
+class Prediction(NamedTuple):
+    """What a stored run predicts."""
+
+    ops: tuple[OpSaving, ...]
+    unpredicted_calls: int
+    """Calls in one step of work or kernels that the stored run lacks."""
+    lacks: tuple[str, ...]
+    """Their sites, and the commands that would measure them."""
+
+
+def _causes_of_ops(calls: Sequence[SiteCalls], before: Breakdown, after: Breakdown, found: Prediction) -> list[Cause]:
     """GELUs that moved into products, and how much more the model's own chains save than the ops' chains do alone.
 
     The latter needs a prediction of every call, and profiles that tell what ran inside attention modules.
@@ -108,11 +115,11 @@ def _causes_of_ops(
     gelu = _gelu(calls, before)
     causes = [] if gelu is None else [gelu]
     inside = _inside_attention(before, after)
-    if not complete or not ops or inside is None:
+    if found.unpredicted_calls or not found.ops or inside is None:
         return causes
     outside = sum(_own_savings(before, after).values()) - inside - (0.0 if gelu is None else gelu.time_us)
     for place, saved in (("inside", inside), ("outside", outside)):
-        named = [op for op in ops if (op.op in OPS_OF_ATTENTION) is (place == "inside")]
+        named = [op for op in found.ops if (op.op in OPS_OF_ATTENTION) is (place == "inside")]
         alone = _sum(op.predicted_us for op in named) or 0.0
         text = (
             f"{place} attention modules the model's own operations save {saved / 1000:.2f} ms of the profiled steps, where "
@@ -149,30 +156,29 @@ def _causes_of_libraries(before: Breakdown, after: Breakdown) -> list[Cause]:
         text = f"attention: {same} launches before, {now} after"
         if same == now:
             longer = -100 * saved["attention"] / attention
-            change = f"{abs(longer):.1f} % {'longer' if longer > 0 else 'less long'}"
+            change = f"{abs(longer):.1f} % {'more' if longer > 0 else 'less'} time"
             text = f"attention: the same {same} launches, which take {change} in the fused step, at other clocks"
         causes.append(Cause(cause=text, time_us=saved["attention"]))
     old, new = launches["matmul"]
     return [*causes, Cause(cause=f"matrix products: {old} launches before, {new} after, at other clocks", time_us=saved["matmul"])]
 
 
-def predict(calls: Sequence[SiteCalls], stored: Run, *, suite: str) -> tuple[tuple[OpSaving, ...], tuple[str, ...]]:
-    """Savings by op, and the sites whose work or kernel the stored run lacks, with the commands that would measure them.
-
-    Linear layers with their GELU are no op: see `_gelu`.
-    """
+def predict(calls: Sequence[SiteCalls], stored: Run | None, *, suite: str) -> Prediction:
+    """Savings by op.  Linear layers with their GELU are no op, and predicted by nothing: see `_gelu`."""
+    calls = [site for site in calls if site.op != LINEAR_GELU]
+    if stored is None:
+        return Prediction((), sum(site.calls for site in calls), ("no stored run of this GPU model: nothing is predicted",))
     times = _stored_times(stored)
     savings: dict[str, list[tuple[float, float]]] = {}
-    missing, measurable = [], dict[str, str]()
+    unpredicted, lacks, commands = 0, list[str](), dict[str, str]()
     for site in calls:
-        if site.op == LINEAR_GELU:
-            continue
         found = times.get(_work(site.op, site.shape, site.minimum_bytes), {})
         chains = [found.get(name) for name in (TORCH, SPLIT, site.kernel)]
         terms = savings.setdefault(site.op, [])
         if None in chains:
-            missing.append(f"{site.site} ({site.shape}) is not predicted: {_lack(found, site.kernel)}")
-            measurable[site.op] = (
+            unpredicted += site.calls
+            lacks.append(f"{site.site} ({site.shape}) is not predicted: {_lack(found, site.kernel)}")
+            commands[site.op] = (
                 f"to predict {site.op}: `fusebench run --suite {suite} --op {site.op}`, then `fusebench baseline promote latest --add`"
             )
         else:
@@ -182,7 +188,7 @@ def predict(calls: Sequence[SiteCalls], stored: Run, *, suite: str) -> tuple[tup
         OpSaving(op=op, predicted_us=_sum(torch_chain for torch_chain, _ in terms), tuned_us=_sum(tuned for _, tuned in terms))
         for op, terms in savings.items()
     )
-    return ops, (*missing, *measurable.values())
+    return Prediction(ops, unpredicted, (*lacks, *commands.values()))
 
 
 def _lack(found: Mapping[str, float], kernel: str) -> str:
