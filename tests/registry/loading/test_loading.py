@@ -209,6 +209,53 @@ def test_a_reply_without_the_token_of_its_question_is_none(make_root: MakeRoot, 
         process.ask(AskOps())
 
 
+def test_a_line_that_something_left_behind_holds_open_is_not_closed_under_its_reader(make_root: MakeRoot, tmp_path: Path) -> None:
+    """Planted: a process that outlives the loader and ends in the middle of a reply.  Its reader must not go on in another file."""
+    go, gone = tmp_path / "go", tmp_path / "gone"
+    left_behind = f"""
+        import os, stat, struct, time
+
+        def tell(content):
+            for one in range(3, 64):
+                try:
+                    if stat.S_ISSOCK(os.fstat(one).st_mode):
+                        os.write(one, content)
+                except OSError:
+                    pass
+
+        tell(struct.pack("!i", 100) + b"x" * 10)
+        if os.fork() == 0:
+            os.setsid()
+            while not os.path.exists({str(go)!r}):
+                time.sleep(0.001)
+            tell(b"x")
+            open({str(gone)!r}, "w").close()
+            time.sleep(1)
+        os._exit(0)
+    """
+    root = make_root()
+    (root / "scale" / "op.py").write_text(textwrap.dedent(left_behind))
+    process = LoaderProcess(LoaderSetup(roots=(root,)), silence_s=1.0)
+    number = process._connection.fileno()
+    with pytest.raises((FileEndedLoader, LoaderLostError)):
+        process.ask(AskOps())
+    ours = [os.pipe() for _ in range(8)]
+    try:
+        reading, writing = next((one for one in ours if number in one), ours[0])
+        os.write(writing, b"ours")
+        go.touch()
+        until = time.monotonic() + 10
+        while not gone.exists() and time.monotonic() < until:
+            time.sleep(0.001)
+        time.sleep(0.1)
+        os.set_blocking(reading, False)
+        assert os.read(reading, 4) == b"ours"
+    finally:
+        for one in ours:
+            os.close(one[0])
+            os.close(one[1])
+
+
 def test_an_early_end_by_no_file_is_an_error_of_its_own(make_root: MakeRoot) -> None:
     process = LoaderProcess(LoaderSetup(roots=(make_root(),)))
     process.ask(AskOps())

@@ -30,6 +30,8 @@ START_S = 300.0
 SILENCE_S = 120.0
 """Time that the code of one kernel file gets. Files import other libraries, some of which take half a minute."""
 STOP_S = 5.0
+LINE_S = 1.0
+"""Time for the thread that reads the line to see its end, which it does at once when the process is gone."""
 POLL_S = 0.05
 DRAIN_S = 0.2
 """Time to read what was printed before a reply."""
@@ -71,9 +73,10 @@ class LoaderProcess:
         theirs.close()
         their_output.close()
         self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        threading.Thread(target=_receive, args=(self._connection, self._replies), daemon=True).start()
+        receiver = threading.Thread(target=_receive, args=(self._connection, self._replies), daemon=True)
+        receiver.start()
         # Before multiprocessing ends its processes, which it asks politely and then waits for.
-        self._ended = Finalize(self, _end, (self._process, self._connection), exitpriority=100)
+        self._ended = Finalize(self, _end, (self._process, self._connection, receiver), exitpriority=100)
 
     @property
     def pid(self) -> int | None:
@@ -150,14 +153,18 @@ def _receive(connection: Connection, replies: queue.SimpleQueue[bytes | None]) -
     replies.put(None)
 
 
-def _end(process: Any, connection: Connection) -> None:
+def _end(process: Any, connection: Connection, receiver: threading.Thread) -> None:
     with suppress(OSError, ProcessLookupError):
         if os.getpgid(process.pid) == process.pid:  # not before it has its own group
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.join(STOP_S)
-    with suppress(OSError):
-        connection.close()
+    # The thread that reads the line is over when nobody holds its other end.  Closed under it, the line's number may become that of another
+    # file, from which the thread would go on reading; so where a process that a kernel file left behind holds that end, it stays open.
+    receiver.join(LINE_S)
+    if not receiver.is_alive():
+        with suppress(OSError):
+            connection.close()
 
 
 class _Printed:
