@@ -253,8 +253,9 @@ def test_secrets_and_descriptors_of_the_parent_stay_with_it(tmp_path: Path, monk
 def test_a_protected_process_cannot_be_read(tmp_path: Path) -> None:
     """Both processes give up root's capabilities, which would open every memory; then they are one ordinary user's."""
     code = (
-        "import sys, time\nfrom pathlib import Path\nfrom fusebench.judge.confinement.isolation import _drop_capabilities, protect\n"
-        "_drop_capabilities()\n{protect}\nPath('pid{name}').write_text(str(__import__('os').getpid()))\n{rest}"
+        "import sys, time\nfrom pathlib import Path\nfrom fusebench.judge.confinement.isolation import protect\n"
+        "from fusebench.judge.confinement.own_process import drop_capabilities\n"
+        "drop_capabilities()\n{protect}\nPath('pid{name}').write_text(str(__import__('os').getpid()))\n{rest}"
     )
     read = "pid = int(sys.argv[1])\ntry: Path(f'/proc/{pid}/mem').open('rb').close(); print('read')\nexcept OSError as error: print(error)"
     said = {}
@@ -279,9 +280,9 @@ def test_signals_without_a_name_are_told_by_number() -> None:
 def test_without_scoped_signals_the_filter_keeps_signals_from_others(tmp_path: Path) -> None:
     """As on kernels with a Landlock before ABI 6."""
     code = (
-        "import os, signal\nfrom fusebench.judge.confinement.isolation import _prctl\n"
+        "import os, signal\nfrom fusebench.judge.confinement.own_process import forbid_new_privileges\n"
         "from fusebench.judge.confinement.seccomp import install_filter\n"
-        "_prctl(38, 1)\ninstall_filter(signals_scoped=False)\nos.kill(os.getpid(), 0)\nos.kill(0, 0)\n"
+        "forbid_new_privileges()\ninstall_filter(signals_scoped=False)\nos.kill(os.getpid(), 0)\nos.kill(0, 0)\n"
         "for pid in (os.getppid(), -1, 1):\n    try: os.kill(pid, 0); print('signalled', pid)\n    except PermissionError: pass\n"
     )
     outcome = end(code, tmp_path)
