@@ -48,6 +48,15 @@ def test_spills_and_low_occupancy_are_remarked_on(found: CompiledLaunch, said: l
     assert all(text in remark for text, remark in zip(said, remarks, strict=True))
 
 
+@pytest.mark.parametrize(
+    "planted", [{"compiled": -1}, {"compile_us": {"<b>": 1}}, {"compile_us": {"ttir": -1}}, {"compile_us": {"ttir": 2**50}}]
+)
+def test_times_and_names_that_no_compiler_has_are_refused(planted: dict[str, Any]) -> None:
+    forged = msgspec.msgpack.encode(Described(token="", **planted))
+    with pytest.raises(msgspec.ValidationError):
+        ANSWERS.decode(forged)
+
+
 @pytest.mark.parametrize("planted", [{"registers": 256}, {"registers": -1}, {"threads": 0}, {"spills": 2**40}])
 def test_figures_that_no_compiler_reports_are_refused(planted: dict[str, int]) -> None:
     """They come from a process that the candidate shares."""
@@ -80,7 +89,10 @@ def test_the_process_that_compiles_hears_what_the_assembler_says(
         log.listen()
         backend = SimpleNamespace(target=GPUTarget("cuda", 90, 32))
         compiler.CUDABackend.make_cubin(backend, PTX, metadata, compiler.CUDAOptions(arch="sm_90"), 90)
-        knobs.compilation.listener(src=None, metadata=metadata, metadata_group={}, times=None, cache_hit=False)
+        times = SimpleNamespace(ir_initialization=7, lowering_stages=[("ttir", 2), ("new_step", 3), ("cubin", 40)], store_results=1)
+        for cache_hit in (False, True):
+            knobs.compilation.listener(src=None, metadata=metadata, metadata_group={}, times=times, cache_hit=cache_hit)
+        assert (log.compiled, log.compile_us) == (1, {"ir": 7, "ttir": 2, "cubin": 40, "store": 1})
         (found,) = log.launches
         assert (found.spills, found.shared, found.threads, capsys.readouterr().out) == (0, 64, 128, "")
         assert 0 < found.registers < 32
@@ -102,6 +114,7 @@ def test_the_process_that_compiles_hears_what_the_assembler_says(
     ("source", "kind", "told"),
     [
         ("@triton.jit", "cuda", True),
+        ('from ._triton import launch\n@kernel("scale", "mine", version=1, language="triton")', "cuda", True),
         ("@triton.jit", "cpu", False),
         ("@triton.autotune(configs)\n@triton.jit", "cuda", False),
         ("@triton.jit\nnvrtc", "cuda", False),
@@ -117,7 +130,12 @@ def test_no_other_process_compiles_what_the_judged_one_compiles(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("answer", "language", "alive", "registers"),
     [
-        (Described(token="", launches=(launch(), launch(registers=60, spills=8))), "triton", True, 60),
+        (
+            Described(token="", launches=(launch(), launch(registers=60, spills=8)), compiled=2, compile_us={"llir": 340_400}),
+            "triton",
+            True,
+            60,
+        ),
         (Described(token=""), "triton", True, None),
         (CandidateError(EvaluationStatus.HUNG, "no answer"), "triton", True, None),
         (Described(token="", launches=(launch(),)), "torch", True, None),
@@ -142,7 +160,12 @@ def test_the_judged_process_tells_its_code_and_a_failure_to_tell_changes_no_stat
     candidate._process = SimpleNamespace(alive=alive, ask=ask)
     found = candidate._with_code(Evaluation(status=EvaluationStatus.WRONG, op="scale", stage=Stage.CHECK))
     assert (found.status, found.registers) == (EvaluationStatus.WRONG, registers)
+    assert (found.kernels_compiled, found.compile_s) == ((2, {"llir": 0.34}) if registers else (_told(answer, language, alive), {}))
     assert len(found.remarks) == (1 if registers else 0), "it spills"
+
+
+def _told(answer: Any, language: str, alive: bool) -> int | None:
+    return answer.compiled if isinstance(answer, Described) and language == "triton" and alive else None
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.exhaustive)])

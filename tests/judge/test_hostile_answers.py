@@ -58,7 +58,12 @@ MESSAGES: list[msgspec.Struct] = [
     Inspected(token=TOKEN, tampering="time.sleep was replaced"),
     Refused(token=TOKEN, status=EvaluationStatus.CRASHED, reason="ValueError: no"),
     YardstickDone(token=TOKEN, limit_us=3.5),
-    Described(token=TOKEN, launches=(CompiledLaunch(registers=32, spills=0, shared=64, threads=128, barriers=1),)),
+    Described(
+        token=TOKEN,
+        launches=(CompiledLaunch(registers=32, spills=0, shared=64, threads=128, barriers=1),),
+        compiled=1,
+        compile_us={"ttir": 7000, "cubin": 90000},
+    ),
 ]
 HOSTILE_PIECES = [
     b"\xc0", b"\xc2", b"\x80", b"\x90", b"\xa0", b"\xd9\xff", b"\xdb\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",

@@ -29,6 +29,8 @@ KEYS = [
     "spent_s",
     "phases_s",
     "start_s",
+    "kernels_compiled",
+    "compile_s",
     "next_command",
 ]
 CASE_KEYS = [

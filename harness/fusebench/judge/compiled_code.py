@@ -6,6 +6,7 @@ The figures are the compiler's, from a process that the candidate shares: they a
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -45,9 +46,10 @@ JUDGED = (EvaluationStatus.PASSED, EvaluationStatus.WRONG, EvaluationStatus.SUSP
 MEMORY_BYTES = 8 * 2**30
 _MARKS = (b"triton", b"nvrtc")
 """A candidate without either word has no code of its own to compile."""
-_TOLD, _NOT_TOLD = b"triton.jit", (b"autotune", b"nvrtc")
-"""On a GPU, the process that is judged compiles kernels of Triton itself, and tells what the assembler said.  A candidate that tunes itself
-compiles more than it launches."""
+_TOLD = re.compile(rb"triton\.jit|language\s*=\s*[\"']triton[\"']")
+_NOT_TOLD = (b"autotune", b"nvrtc")
+"""On a GPU, the process that is judged compiles kernels of Triton itself, and tells what the assembler said: those of the candidate's file,
+and those of the op's other files that it calls.  A candidate that tunes itself compiles more than it launches."""
 _LOW_OCCUPANCY = 0.25
 """Below this share of the warps that a multiprocessor can hold, a memory-bound kernel often has too few loads in flight."""
 
@@ -206,7 +208,7 @@ class CompiledCode:
 def tells_itself(request: EvaluationRequest, device: Device) -> bool:
     """Whether the judged process will tell the figures, unless the candidate fails: no other one compiles the same code beside it."""
     source = request.file.read_bytes()
-    return device.kind == "cuda" and _TOLD in source and not any(mark in source for mark in _NOT_TOLD)
+    return device.kind == "cuda" and _TOLD.search(source) is not None and not any(mark in source for mark in _NOT_TOLD)
 
 
 def with_figures(evaluation: Evaluation, found: Compiled, target: Target, *, on_cpu: bool) -> Evaluation:

@@ -105,13 +105,15 @@ class LoadedCandidate:
         return []
 
     def _with_code(self, evaluation: Evaluation) -> Evaluation:
-        """`evaluation` with registers and spills, where the process compiled kernels of Triton on a GPU."""
+        """`evaluation` with registers, spills and the time of compiling, where the process compiled kernels of Triton on a GPU."""
         if self._loaded is None or self._loaded.language != "triton" or self._device.type != "cuda" or not self._process.alive:
             return evaluation
         with suppress(CandidateError, NoTargetError), self._phases.timed(ASK):
             target = target_of("cuda", self._task.device_name, torch.cuda.get_device_capability(self._device))
             patience = Patience(time.monotonic() + _DESCRIBE_S)
             found, _ = self._process.ask(Describe(token=""), Described, doing="the description of its code", patience=patience)
+            seconds = {step: round(us / 1e6, 3) for step, us in found.compile_us.items()}
+            evaluation = msgspec.structs.replace(evaluation, kernels_compiled=found.compiled, compile_s=seconds)
             if found.launches:
                 return with_figures(evaluation, Compiled(token="", launches=found.launches), target, on_cpu=False)
         return evaluation

@@ -137,5 +137,9 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     """Where it went: seconds by part of the judge's work, each without those inside it, the most first.  `judge.phases` names them."""
     start_s: dict[str, float] = {}
     """What the candidate's process did before it had a candidate, in seconds by step; it may have done so during the evaluation before."""
+    kernels_compiled: int | None = None
+    """Specialisations that Triton compiled in the judged process; None where it does not tell: on a CPU, and of other languages."""
+    compile_s: dict[str, float] = {}
+    """Seconds that they took by Triton's step."""
     next_command: str = ""
     """The command to run next."""

@@ -200,8 +200,10 @@ class _Serving:
             if found is not None:
                 self._channel.send(YardstickDone(token=request.token, limit_us=found))
         elif isinstance(request, Describe):
-            launches = self._log.launches if self._log is not None else ()
-            self._channel.send(Described(token=request.token, launches=tuple(launches)))
+            described = Described(token=request.token)
+            if (log := self._log) is not None:
+                described = Described(token=request.token, launches=tuple(log.launches), compiled=log.compiled, compile_us=log.compile_us)
+            self._channel.send(described)
         elif isinstance(request, Inspect):
             inspected = self._guarded(request.token, lambda: self._caller.inspect(request))
             if inspected is not None:

@@ -11,7 +11,7 @@ import secrets
 import select
 import struct
 import time
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -184,6 +184,8 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True, tag="inspected"):
 COMPILED_LAUNCHES = 8
 """Most specialisations that are described."""
 _Size = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
+CompileStep = Literal["ir", "ttir", "ttgir", "llir", "ptx", "cubin", "store"]
+"""Triton's steps: Python to its first IR, its lowerings by their results (`cubin` is the assembler's), and the cache's files."""
 
 
 class CompiledLaunch(msgspec.Struct, frozen=True, kw_only=True):
@@ -208,6 +210,10 @@ class Describe(msgspec.Struct, frozen=True, kw_only=True, tag="describe"):
 class Described(msgspec.Struct, frozen=True, kw_only=True, tag="described"):
     token: str
     launches: Annotated[tuple[CompiledLaunch, ...], msgspec.Meta(max_length=COMPILED_LAUNCHES)] = ()
+    compiled: _Size = 0
+    """Specialisations that Triton compiled, those beyond `COMPILED_LAUNCHES` too."""
+    compile_us: dict[CompileStep, Annotated[int, msgspec.Meta(ge=0, le=2**40)]] = {}
+    """Microseconds that they took by step."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused"):
