@@ -49,6 +49,16 @@ def test_a_long_case_is_compared_at_many_tokens_too() -> None:
     assert stages.CHECK_BYTES["cpu"] / 4 < op.minimum_bytes(cut) <= stages.CHECK_BYTES["cpu"]
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("case", [{"tokens": 4608}, {"tokens": 1 << 17}, {"batch": 2, "tokens": 2048}])
+def test_a_case_is_compared_at_tokens_that_16_divides_and_at_others(device: str, case: dict[str, int]) -> None:
+    """Triton compiles other code for them; `tests/hostile` holds a kernel for each that is wrong there alone."""
+    op = OPS.op("norm_scale_shift")
+    params = op.parse_params({"hidden": 3072, **case})
+    assert stages.longer(op, params, device).tokens % 16 == 0
+    assert all(params.batch * stages.small(op, params, random.Random(seed)).tokens % 16 for seed in range(40))
+
+
 @pytest.mark.parametrize(
     ("stage", "device", "budget", "planned"),
     [
