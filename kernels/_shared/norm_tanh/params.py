@@ -53,6 +53,24 @@ def draw_residual(params: NormTanhParams, *, device: torch.device, generator: to
     return normal_with_outliers(shape, dtype=dtype, device=device, generator=generator, magnitude=magnitude)
 
 
+APART = 0.05
+"""Least distance from the row's mean in `apart_from_mean`, in deviations of the row.
+
+Of 6144 float32 values (1e14, with outlier channels) the nearest lies some 1e-5 deviations from the mean. The error of its channel is then
+the rounding of the mean, magnified 1e5 times. Two right layer norms, torch's and one that sums otherwise, judged by each other on three
+draws of 16 equal rows: 22 of 60 judgements fail, by RMS; with 0.02 6 fail, with 0.05 1, all by a maximum, which the check draws again."""
+
+
+def apart_from_mean(rows: torch.Tensor) -> torch.Tensor:
+    """`[..., D]` with the values that are too near to their row's mean moved to `APART` deviations from it, each on its side."""
+    import torch
+
+    wide = rows.double()
+    mean = wide.mean(-1, keepdim=True)
+    distance, least = wide - mean, APART * wide.std(-1, correction=0, keepdim=True)
+    return torch.where(distance.abs() < least, mean + torch.copysign(least, distance), wide).to(rows.dtype)
+
+
 def view_residual(params: NormTanhParams, buffer: torch.Tensor) -> torch.Tensor:
     """The residual in its buffer: the last columns."""
     return buffer if params.residual == "scalar" else buffer[..., -params.hidden :]

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 import torch
 
+from fusebench.accuracy.comparison import Reference
+from fusebench.accuracy.contracts import floor_ulps, judge_close
+
 CPU = torch.device("cpu")
 FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@3")
 
@@ -103,3 +106,21 @@ def test_one_residual_value_far_above_the_gated_norm_leaves_the_second_norm_exac
     _, y2 = bench.kernel(kernel)(**arguments)
     due = arguments["bias2"].double() * (1 + arguments["scale2"].double())
     torch.testing.assert_close(y2.double(), due.expand_as(y2), rtol=2**-7 if dtype == "bfloat16" else 2**-22, atol=1e-30)
+
+
+def test_right_ways_to_take_the_mean_pass_beside_each_other_on_large_rows_that_are_all_equal(op: Any, parse: Any) -> None:
+    """A residual of 1e14 leaves nothing of x. A channel that equals its row's mean but for 1e-5 deviations would show rounding alone."""
+    params = parse(tokens=16, hidden=6144, dtype="float32", norm="layer", residual="channel", scale2="token")
+    for seed in range(12):
+        buffers = op.buffers(params, device=CPU, generator=torch.Generator().manual_seed(seed), magnitude=1e14)
+        arguments = op.arguments(params, buffers)
+        reference = Reference(op.reference(params, arguments)["y2"], torch.float32)
+        y = arguments["residual"].expand(1, 16, 6144).float()
+        scale = 1.0 + arguments["scale2"]
+        mean = y.unflatten(-1, (-1, 256)).cumsum(-2)[..., -1, :].sum(-1, keepdim=True) / 6144
+        summed = (y - mean) * torch.rsqrt(((y - mean) ** 2).mean(-1, keepdim=True)) * scale
+        library = torch.nn.functional.layer_norm(y, (6144,), eps=params.eps) * scale
+        errors = [reference.errors(one.reshape(reference.values.shape)) for one in (summed, library)]
+        for kernel, split in (errors, errors[::-1]):
+            found = judge_close(kernel, split, 1.5, floor_ulps(torch.float32), maxima=False)  # a maximum is drawn again
+            assert found is None, f"seed {seed}: {found}"
