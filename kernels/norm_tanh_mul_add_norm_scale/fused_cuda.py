@@ -19,8 +19,8 @@ def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     return run(call)
 
 
-def run(call: Arguments, *, streamed: bool = False, combined: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y, y2) by one launch, of `norm_tanh_stream.cu` if `streamed`."""
+def run(call: Arguments, *, streamed: bool = False, combined: bool = False, tabled: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, y2) by one launch (`streamed` and so on: see `launch`)."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
     y, y2 = call.allocate()
@@ -28,5 +28,6 @@ def run(call: Arguments, *, streamed: bool = False, combined: bool = False) -> t
         plan, call.x,
         y=y, y2=y2, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
         weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, streamed=streamed, combined=combined,
+        tabled=tabled,
     )  # fmt: skip
     return y, y2

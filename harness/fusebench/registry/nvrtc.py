@@ -5,6 +5,7 @@ This module compiles, caches loaded kernels and launches on torch's current stre
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,9 +13,14 @@ from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
-from .launches.driver_launch import Geometry, packed_cuda
+from .launches.driver_launch import Geometry, described_status, driver, packed_cuda
 from .launches.machine_code import current_listener
 from .launches.replay import current_recorder
+
+USUAL_SHARED_BYTES = 48 * 1024
+"""Shared memory that every block may have."""
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+"""`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` of cuda.h."""
 
 
 class KernelSource(msgspec.Struct, frozen=True):
@@ -74,19 +80,39 @@ def _stream(handle: int) -> Any:
     return _core().Stream.from_handle(handle)
 
 
-def launch(source: KernelSource, *, grid: int, block: int, device_index: int, arguments: Sequence[Any]) -> None:
+@functools.cache
+def _allow_shared(source: KernelSource, device_index: int, shared_bytes: int) -> None:
+    """Let the loaded kernel's blocks ask for so much dynamic shared memory; a repeated launch needs it too.
+
+    Raises:
+        RuntimeError: the driver refuses, such as on a GPU with less.
+    """
+    handle = ctypes.c_void_p(int(_loaded(source, device_index).kernel.handle))
+    device = ctypes.c_int(device_index)
+    status = driver().cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, ctypes.c_int(shared_bytes), handle, device)
+    if status:
+        raise RuntimeError(
+            f"{source.entry}: the driver does not give a block {shared_bytes} bytes of shared memory on device {device_index}: "
+            f"{described_status(status)}"
+        )
+
+
+def launch(source: KernelSource, *, grid: int, block: int, device_index: int, arguments: Sequence[Any], shared_bytes: int = 0) -> None:
     """Launch on torch's current stream.
 
     Args:
         grid: blocks.
         block: threads per block.
+        shared_bytes: dynamic shared memory per block; above 48 KB the kernel is given leave for it first.
         arguments: tensors (their addresses), None (a null pointer), ints (64-bit), ctypes or numpy scalars.
     """
     import torch
 
     core = _core()
     kernel, cubin = _loaded(source, device_index)
-    config = core.LaunchConfig(grid=grid, block=block)
+    if shared_bytes > USUAL_SHARED_BYTES:
+        _allow_shared(source, device_index, shared_bytes)
+    config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
 
     def run(*values: Any, stream: int) -> None:
         core.launch(_stream(stream), config, kernel, *values)
@@ -95,7 +121,7 @@ def launch(source: KernelSource, *, grid: int, block: int, device_index: int, ar
     recorder = current_recorder()
     if recorder is not None:
         values = [0 if argument is None else argument for argument in arguments]
-        recorder.note(run, values, functools.partial(packed_cuda, kernel, source.entry, Geometry((grid, 1, 1), block, 0)))
+        recorder.note(run, values, functools.partial(packed_cuda, kernel, source.entry, Geometry((grid, 1, 1), block, shared_bytes)))
     listener = current_listener()
     if listener is not None:
         listener.note(source.entry, bytes(cubin.code), (grid, block), arguments)

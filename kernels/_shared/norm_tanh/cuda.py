@@ -1,4 +1,4 @@
-"""Launches norm_tanh.cu or norm_tanh_stream.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind the two norm_tanh ops."""
+"""The CUDA C++ of both norm_tanh ops: launches norm_tanh.cu, norm_tanh_stream.cu or norm_tanh_tables.cu, compiled for each shape."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR
 from ..cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
+from ..cuda_tables import TableSplit, section_of, shared_limit, split_tables
 from ..modulation import ROW, Broadcast
 from .plan import TanhPlan, is_shifted
 from .tiles import RowWarps, spread_row
 
 SOURCE = Path(__file__).with_name("norm_tanh.cu")
 STREAM_SOURCE = Path(__file__).with_name("norm_tanh_stream.cu")
+TABLE_SOURCE = Path(__file__).with_name("norm_tanh_tables.cu")
+MOST_TABLE_VECTORS = {(1, 2): 6, (2, 2): 4, (1, 4): 8, (2, 4): 5}
+"""Vectors that a lane holds of a row beside tables, by streams and the bytes of an element: more spill on sm_90 with 80 registers."""
 
 
 class Dtypes(NamedTuple):
@@ -51,12 +55,14 @@ def launch(
     scale2: torch.Tensor | None = None,
     streamed: bool = False,
     combined: bool = False,
+    tabled: bool = False,
 ) -> None:
     """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs; give both y2 and scale2 or neither.
 
     Args:
         streamed: launch norm_tanh_stream.cu instead of norm_tanh.cu.
         combined: likewise, with what rows share put together.
+        tabled: launch norm_tanh_tables.cu where rows start on 16 bytes and tables fit into shared memory; else as `combined`.
     """
     if plan.rows == 0:
         return
@@ -75,12 +81,14 @@ def launch(
         device_index,
         streamed,
         combined,
+        tabled,
     )
     nvrtc.launch(
         specialisation.source,
         grid=specialisation.grid,
         block=specialisation.threads,
         device_index=device_index,
+        shared_bytes=specialisation.shared_bytes,
         arguments=(
             *tensors, y, y2, plan.rows, *specialisation.chunk, plan.tokens, x.stride(0), x.stride(1), *specialisation.broadcasts,
             specialisation.eps,
@@ -93,9 +101,10 @@ class _Specialisation(NamedTuple):
     grid: int
     threads: int
     chunk: tuple[int, ...]
-    """The argument of a streamed launch alone."""
+    """The argument of a streamed launch alone: neighbouring rows of a block; with tables, of a section."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
+    shared_bytes: int = 0
 
 
 @functools.lru_cache(maxsize=512)
@@ -111,6 +120,7 @@ def _specialise_call(
     device_index: int,
     streamed: bool,
     combined: bool,
+    tabled: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
@@ -119,13 +129,32 @@ def _specialise_call(
     shared_aligned = shared_aligned and _strides_aligned(plan.gate, dtypes.gate) and _strides_aligned(plan.scale2, dtypes.scale2)
     stream = is_stream(plan, dtypes)
     rows_aligned = x_aligned and (residual_aligned or not stream)
+    shared_aligned = shared_aligned and (residual_aligned or stream)
+    broadcasts = tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3])
+    if tabled and rows_aligned:
+        shared = [plan.gate, *(one for one in (plan.residual, plan.scale2) if one is not None and is_shared(plan, one))]
+        section = section_of(plan.rows, plan.tokens, *shared)
+        streams, item_size = 2 if stream else 1, _item_size(dtypes.x)
+        tables = split_tables(
+            plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_limit(device_index), section_rows=section,
+            most_vectors=MOST_TABLE_VECTORS[streams, item_size],
+            kinds=table_kinds(
+                shared=is_shared(plan, plan.residual), bias=dtypes.bias != NO_TENSOR, float32=item_size == 4,
+                second=plan.scale2 is not None, bias2=dtypes.bias2 != NO_TENSOR,
+            ),
+        )  # fmt: skip
+        if tables is not None:
+            return _Specialisation(
+                specialise(plan, dtypes, layer, aligned=True, shared_aligned=shared_aligned, split=tables),
+                tables.grid(plan.rows, multiprocessors), tables.threads, (section,), broadcasts, numpy.float32(eps), tables.shared_bytes,
+            )  # fmt: skip
     split: RowWarps | StreamSplit
-    if streamed or combined:
+    if streamed or combined or tabled:
         streams = 2 if stream else 1
         item_size = _item_size(dtypes.x)
         # The tanh of the gates is kept in float32.
         words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
-        if combined:
+        if not streamed:
             split = split_combined(
                 plan.hidden, item_size, streams, plan.rows, multiprocessors, aligned=rows_aligned,
                 other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),
@@ -135,19 +164,18 @@ def _specialise_call(
             split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=rows_aligned)
     else:
         split = spread_row(plan.hidden, _item_size(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
-    shared_aligned = shared_aligned and (residual_aligned or stream)
     return _Specialisation(
         specialise(plan, dtypes, layer, aligned=rows_aligned, shared_aligned=shared_aligned, split=split),
         split.grid(plan.rows, multiprocessors),
         split.threads,
         (split.chunk,) if isinstance(split, StreamSplit) else (),
-        tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3]),
+        broadcasts,
         numpy.float32(eps),
     )
 
 
 def specialise(
-    plan: TanhPlan, dtypes: Dtypes, layer: bool, *, aligned: bool, shared_aligned: bool, split: RowWarps | StreamSplit
+    plan: TanhPlan, dtypes: Dtypes, layer: bool, *, aligned: bool, shared_aligned: bool, split: RowWarps | StreamSplit | TableSplit
 ) -> nvrtc.KernelSource:
     """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
     macros: dict[str, int | bool] = {
@@ -165,6 +193,11 @@ def specialise(
         if split.combined and plan.scale2 is not None and is_shared(plan, plan.scale2):
             macros["COMBINED"] = 2
         return nvrtc.kernel_source(STREAM_SOURCE, "norm_tanh_stream", macros)
+    if isinstance(split, TableSplit):
+        macros |= split.macros(plan.hidden)
+        macros["RESIDUAL_SHARED"] = is_shared(plan, plan.residual)
+        macros["SCALE2_SHARED"] = plan.scale2 is not None and is_shared(plan, plan.scale2)
+        return nvrtc.kernel_source(TABLE_SOURCE, "norm_tanh_tables", macros)
     macros |= {"D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch}
     return nvrtc.kernel_source(SOURCE, "norm_tanh", macros)
 
@@ -196,6 +229,17 @@ def _kept_words(plan: TanhPlan, dtypes: Dtypes, item_size: int) -> int:
     if is_shared(plan, plan.scale2):
         return words + lanes * (1 if dtypes.bias2 == NO_TENSOR else 2)
     return words + words_of(item_size, dtypes.weight2, dtypes.bias2, dtypes.scale2)
+
+
+def table_kinds(*, shared: bool, bias: bool, float32: bool, second: bool, bias2: bool) -> int:
+    """Values per element of a table (KINDS of norm_tanh_tables.cu).
+
+    Args:
+        shared: whether a section's rows take the same residual.
+        float32: whether x is.
+    """
+    merged = shared and not (bias and float32)
+    return 1 + (merged or bias) + (shared and not merged) + (1 + bias2 if second else 0)
 
 
 def is_narrow(dtypes: Dtypes) -> bool:

@@ -114,7 +114,7 @@ def launcher(packed: Packed, call: Callable[..., int] | None = None) -> Launch:
             status = launch_kernel(config, function, arguments, None)
         blocks.append(block)
         if status:
-            raise RuntimeError(f"launch of {packed.name}: {_described_status(status)}")
+            raise RuntimeError(f"launch of {packed.name}: {described_status(status)}")
 
     launch.attributes = attributes  # type: ignore[attr-defined]  # the blocks hold its address
     launch.packed = packed  # type: ignore[attr-defined]
@@ -155,7 +155,8 @@ def _enter_context(device_index: int) -> None:
     library.cuCtxSetCurrent(context)
 
 
-def _described_status(status: int) -> str:
+def described_status(status: int) -> str:
+    """Such as `CUDA_ERROR_INVALID_VALUE (1): invalid argument`."""
     texts = []
     for look_up in (driver().cuGetErrorName, driver().cuGetErrorString):
         text = ctypes.c_char_p()

@@ -1,0 +1,133 @@
+"""The split of a norm's rows over teams of warps that share tables in shared memory (the constants of row_tables.cuh).
+
+No GPU has run these kernels yet: the limits are those of the compiler (no spills on sm_90) and of the shared memory.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+
+from .cuda_stream import LEAST_NEIGHBOURS
+from .modulated_params import ITEM_SIZES, ModulatedParams
+from .modulation import ROW, Broadcast, Form
+
+HOPPER_BYTES = 227 * 1024
+"""Shared memory that a block may ask for (H100, H200)."""
+STATIC_BYTES = 1024
+"""Of it, left for the sums of a block's warps: 16 bytes for each of at most 32."""
+TEAM_WARPS = 24
+"""Warps of a block: 80 registers each."""
+MOST_TEAMS = 15
+"""Teams of several warps: a block has 16 barriers, one of which is for all threads."""
+MOST_STAGES = 4
+ROWS_BYTES = 64 * 1024
+"""Of a block's rings, before a second table is kept. In 800 ns, a loaded memory's latency, an H200 multiprocessor takes some 30 KB at the
+full rate, of which half or more are rows that are read."""
+
+
+class TableSplit(NamedTuple):
+    warps: int
+    """Warps that share a row: a team."""
+    teams: int
+    """Teams of a block: rows that it works on at once."""
+    stages: int
+    """Slots of each team's ring."""
+    tables: int
+    """Tables kept at once."""
+    shared_bytes: int
+    """Dynamic shared memory of a block: the rings, the tables and what lies behind them."""
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps * self.teams
+
+    def grid(self, rows: int, multiprocessors: int) -> int:
+        """Blocks of the launch: each takes an even share of neighbouring rows."""
+        return min(rows, multiprocessors)
+
+    def macros(self, hidden: int) -> dict[str, int | bool]:
+        return {
+            "D": hidden, "WARPS": self.warps, "THREADS": self.threads, "STAGES": self.stages, "TABLES": self.tables, "MIN_BLOCKS": 1,
+            "COMBINED": True,
+        }  # fmt: skip
+
+
+@functools.cache
+def split_tables(
+    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, shared_limit: int, *, section_rows: int, kinds: int,
+    most_vectors: int, most_warps: int = TEAM_WARPS, sets: int = 0,
+) -> TableSplit | None:  # fmt: skip
+    """Choose the teams of a block; None where two rows and a table do not fit into its shared memory.
+
+    Args:
+        streams: tensors of which a row is read per row of output.
+        shared_limit: bytes of shared memory that a block may ask for.
+        section_rows: neighbouring rows that share a table.
+        kinds: float32 values per element of a table.
+        most_vectors: vectors of 16 bytes that a lane may hold of a row.
+        most_warps: warps of a block for which the registers suffice.
+        sets: tables of a section, each followed by a row as it is stored; 0: one table alone.
+    """
+    vectors = hidden * item_size // 16
+    row_bytes, table_bytes = hidden * item_size, 4 * kinds * hidden
+    free = shared_limit - STATIC_BYTES
+    share = -(-rows // min(rows, multiprocessors))
+    if sets:
+        tables, table_total = sets, sets * (table_bytes + row_bytes)
+    else:
+        wanted = min(-(-share // section_rows) + 1, -(-rows // section_rows))
+        reserved = min(share, max(2, ROWS_BYTES // (streams * row_bytes))) * streams * row_bytes
+        tables = max(1, min(wanted, (free - reserved) // table_bytes))
+        table_total = tables * table_bytes
+    found: list[tuple[float, int, TableSplit]] = []
+    for each in range(1, most_vectors + 1):
+        warps = -(-vectors // (32 * each))
+        for teams in range(1, min(share, most_warps // warps, MOST_TEAMS if warps > 1 else most_warps) + 1):
+            # A ring holds its rows and 8 bytes of barrier each, rounded up to 128 bytes.
+            stages = min(MOST_STAGES, -(-share // teams), ((free - table_total) // teams // 128 * 128) // (streams * row_bytes + 8))
+            if stages < 1 or stages * teams < min(2, share):
+                continue
+            filled = vectors / (32 * warps * -(-vectors // (32 * warps)))
+            even = share / (teams * -(-share // teams))
+            ring_bytes = -(-stages * (streams * row_bytes + 8) // 128) * 128
+            split = TableSplit(warps, teams, stages, tables, teams * ring_bytes + table_total)
+            found.append((teams * warps * filled * even, -warps, split))
+    return max(found)[2] if found else None
+
+
+def shared_limit(device_index: int) -> int:
+    """Bytes of shared memory that a block may ask for on this GPU."""
+    return int(torch.cuda.get_device_properties(device_index).shared_memory_per_block_optin)
+
+
+def section_of(rows: int, tokens: int, *broadcasts: Broadcast | None) -> int:
+    """Neighbouring rows, counted over all samples, that read the same rows of all these modulations."""
+    length = 0
+    for one in broadcasts:
+        if one is not None and one.addressing == ROW:
+            length = math.gcd(length, one.rows_per_group if one.group_stride else tokens)
+    return length or max(1, rows)
+
+
+def declined(params: ModulatedParams, *, streams: int, forms: Sequence[Form], kinds: int, sets: int = 1) -> str | None:
+    """Why a case has no tables, or none that fit; None where it has.
+
+    Args:
+        streams: tensors of which a row is read per row of output.
+        forms: forms of what is kept in tables.
+        kinds: float32 values per element of a table.
+        sets: tables of a section.
+    """
+    if "token" in forms or ("frame" in forms and params.tokens // params.frames < LEAST_NEIGHBOURS):
+        return f"fewer than {LEAST_NEIGHBOURS} neighbouring rows share a modulation: there is nothing to combine"
+    row_bytes = params.hidden * ITEM_SIZES[params.dtype]
+    needed = sets * 4 * kinds * params.hidden + (sets * row_bytes if sets > 1 else 0) + min(2, params.rows) * streams * row_bytes + 256
+    free = HOPPER_BYTES - STATIC_BYTES
+    if needed > free:
+        return f"rows of {row_bytes} bytes: a table and two rows of each input take {needed} bytes of shared memory, and {free} are free"
+    return None

@@ -1,0 +1,77 @@
+// Device code of row norms of which several are worked on at once in one block, beside tables of what rows share.
+//
+// One block per multiprocessor has GROUPS teams of WARPS warps. Each team streams rows of its own through its own ring (row_stream.cuh).
+// What rows share (weights, biases, modulations) is put together once per block, in float32, into a table in shared memory that all teams
+// read. So it takes no registers, and is loaded once per multiprocessor instead of once per block.
+//
+// Macros beside those of row_stream.cuh, where THREADS is GROUPS * 32 * WARPS and COMBINED is 1:
+//
+//   TABLES   tables that are kept at once
+//   KINDS    values per element of a table
+
+#include "row_stream.cuh"
+
+static_assert(COMBINED, "blocks take neighbouring rows");
+static_assert(WARPS == 1 || GROUPS <= 15, "a team of several warps needs a named barrier");
+
+constexpr int QUADS = VEC / 4;  // of four float32 values each, per vector
+
+extern __shared__ __align__(128) char shared_bytes[];  // the rings, then the tables
+
+__device__ __forceinline__ Ring& ring_of(int group) { return ((Ring*)shared_bytes)[group]; }
+
+// float32 values of one row of elements, KINDS for each: neighbouring vectors lie in neighbouring 16 bytes, so that no banks conflict.
+struct Table {
+    float4* quads;
+
+    __device__ __forceinline__ explicit Table(int number)
+        : quads((float4*)(shared_bytes + GROUPS * sizeof(Ring)) + number * KINDS * QUADS * VECTORS) {}
+
+    __device__ __forceinline__ void get(int kind, int vector, float (&out)[VEC]) const {
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q) {
+            const float4 f = quads[(kind * QUADS + q) * VECTORS + vector];
+            out[4 * q] = f.x; out[4 * q + 1] = f.y; out[4 * q + 2] = f.z; out[4 * q + 3] = f.w;
+        }
+    }
+
+    __device__ __forceinline__ void put(int kind, int vector, const float (&in)[VEC]) const {
+#pragma unroll
+        for (int q = 0; q < QUADS; ++q)
+            quads[(kind * QUADS + q) * VECTORS + vector] = make_float4(in[4 * q], in[4 * q + 1], in[4 * q + 2], in[4 * q + 3]);
+    }
+
+    // normalised * factor + term, of the kinds `first` and `first + 1`.
+    __device__ __forceinline__ void apply(int first, int vector, float (&values)[VEC]) const {
+        float factor[VEC], term[VEC];
+        get(first, vector, factor);
+        get(first + 1, vector, term);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) values[e] = values[e] * factor[e] + term[e];
+    }
+};
+
+// Works on the block's rows in sections of `section_rows` neighbours (counted over all samples) that share all their values, AT_ONCE of
+// them at once.  `fill(section, number)` makes what its `number`-th section shares with all threads of the block; `work(row, number)` is a
+// team's.
+template <int AT_ONCE, class Fill, class Work>
+__device__ __forceinline__ void in_sections(const Rows& block, const Rows& own, i64 section_rows, const Fill& fill, const Work& work) {
+    i64 row = own.first;
+    for (i64 from = block.first; from < block.end;) {
+        const u32 first = (u32)from / (u32)section_rows;
+        const i64 until = min(block.end, (i64)(first + AT_ONCE) * section_rows);
+        if (from != block.first) __syncthreads();  // no team reads the last tables any more
+        for (int n = 0; n < AT_ONCE && (first + n) * section_rows < until; ++n) fill(first + n, n);
+        __syncthreads();
+        for (; row < until; row += own.step) work(row, AT_ONCE == 1 ? 0 : (int)((u32)row / (u32)section_rows - first));
+        from = until;
+    }
+}
+
+// The rows of one team.
+__device__ __forceinline__ Rows team_rows(const Rows& block, int group) {
+    Rows own = block;
+    own.first += group;
+    own.step = GROUPS;
+    return own;
+}

@@ -1,0 +1,37 @@
+"""Rows streamed by teams of warps beside tables of what they share (`_shared/row_tables.cuh`), compiled by NVRTC for each shape.
+
+No GPU has run it yet: `dispatch` takes it only where a table holds a time of it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.cuda_tables import declined
+from .._shared.norm_tanh.cuda import launch, table_kinds
+from .op import Arguments, Params
+
+
+@kernel(
+    "norm_tanh_mul_add", "fused_cuda", version=4, role="fused", language="cuda", replay=True, requires=("cuda.core",),
+    note="teams of warps stream rows beside tables, in shared memory, of the factor and term that rows share",
+)  # fmt: skip
+def fused_cuda(call: Arguments) -> torch.Tensor:
+    """Returns y `[B, S, D]`."""
+    plan = call.checked()
+    call.require_gpu(interpreted=False)
+    y = call.allocate()
+    launch(
+        plan, call.x,
+        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate, tabled=True,
+    )  # fmt: skip
+    return y
+
+
+@fused_cuda.supports
+def _(params: Params) -> bool | str:
+    bias = "bias" in params.parameters
+    kinds = table_kinds(shared=params.residual != "token", bias=bias, float32=params.dtype == "float32", second=False, bias2=False)
+    return declined(params, streams=params.streams, forms=(params.modulation,), kinds=kinds) or True

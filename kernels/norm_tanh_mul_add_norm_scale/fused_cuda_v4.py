@@ -1,0 +1,33 @@
+"""Rows streamed by teams of warps beside tables of what they share (`_shared/row_tables.cuh`), compiled by NVRTC for each shape.
+
+No GPU has run it yet: `dispatch` takes it only where a table holds a time of it.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.cuda_tables import declined
+from .._shared.norm_tanh.cuda import table_kinds
+from .fused_cuda import run
+from .op import Arguments, Params
+
+
+@kernel(
+    "norm_tanh_mul_add_norm_scale", "fused_cuda", version=4, role="fused", language="cuda", replay=True, requires=("cuda.core",),
+    note="teams of warps stream rows beside tables, in shared memory, of the factors and terms that rows share",
+)  # fmt: skip
+def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns (y, y2), both `[B, S, D]`."""
+    return run(call, tabled=True)
+
+
+@fused_cuda.supports
+def _(params: Params) -> bool | str:
+    kinds = table_kinds(
+        shared=params.residual != "token", bias="bias" in params.parameters, float32=params.dtype == "float32", second=True,
+        bias2=params.affine2 and params.norm == "layer",
+    )  # fmt: skip
+    return declined(params, streams=params.streams, forms=(params.modulation,), kinds=kinds) or True
