@@ -151,16 +151,26 @@ inline void run_block(unsigned threads) {
         one.context.uc_link = nullptr;
         makecontext(&one.context, start, 0);
     }
-    for (unsigned running = threads; running > 0;) {
+    const unsigned count = threads / 32;
+    for (unsigned running = threads, round = 0; running > 0; ++round) {
         const uint64_t before = steps;
         running = 0;
-        for (unsigned turn = 0; turn < threads; ++turn) {
-            // The order of warps changes from turn to turn.
-            current = (turn + 96 * (unsigned)(before % 37)) % threads;
-            if (fibers[current].done) continue;
-            ++running;
-            thread_index.x = current;
-            swapcontext(&scheduler, &fibers[current].context);
+        // Each warp runs as far ahead of the others as it can. Odd blocks take another order: one shows a race that the other hides.
+        for (unsigned turn = 0; turn < count && fault.empty(); ++turn) {
+            const unsigned warp = block_index.x % 2 ? (round + turn) % count : round % 2 ? count - 1 - turn : turn;
+            uint64_t earlier;
+            unsigned left;
+            do {
+                earlier = steps;
+                left = 0;
+                for (current = 32 * warp; current < 32 * warp + 32; ++current) {
+                    if (fibers[current].done) continue;
+                    ++left;
+                    thread_index.x = current;
+                    swapcontext(&scheduler, &fibers[current].context);
+                }
+            } while (steps != earlier && fault.empty());
+            running += left;
         }
         if (!fault.empty()) return;
         if (running && steps == before) {

@@ -13,7 +13,7 @@ import hashlib
 import re
 import subprocess
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -56,8 +56,7 @@ def translated(source: nvrtc.KernelSource) -> str:
     """
     text = _inlined(source.file)
     text = re.sub(r"extern __shared__ (__align__\(\d+\)) char (\w+)\[\];", rf"static \1 char \2[{SHARED_BYTES}];", text)
-    dynamic = "sizeof shared_bytes" if "char shared_bytes[" in text else "0"
-    poison = "memset(shared_bytes, 0xff, sizeof shared_bytes);" if dynamic != "0" else ""
+    poison = "memset(shared_bytes, 0xff, sizeof shared_bytes);" if "char shared_bytes[" in text else ""
     macros = "".join(f"#define {name} {value}\n" for name, value in source.macros)
     entry = f"""
 extern "C" const char* emulate(unsigned grid, unsigned block, int late, void** arguments) {{
@@ -129,13 +128,16 @@ def _operands(statement: str) -> list[str]:
 
 
 @contextmanager
-def on_cpu(folder: Path, *, multiprocessors: int, late: bool) -> Iterator[list[nvrtc.KernelSource]]:
+def on_cpu(
+    folder: Path, *, multiprocessors: int, late: bool, planted: Mapping[str, str] | None = None
+) -> Iterator[list[nvrtc.KernelSource]]:
     """Inside the block, kernels take tensors of the host and their launches run here; gives the sources launched so far.
 
     Args:
         folder: where compiled kernels are kept.
         multiprocessors: of the GPU that the launch code sees; few, so that small cases have many rows for each.
         late: whether bulk copies arrive as late as they may.
+        planted: defects: texts of the source, each of which is there, and what takes their place.
     """
     launched: list[nvrtc.KernelSource] = []
     properties = types.SimpleNamespace(major=9, minor=0, multi_processor_count=multiprocessors, shared_memory_per_block_optin=SHARED_BYTES)
@@ -146,7 +148,7 @@ def on_cpu(folder: Path, *, multiprocessors: int, late: bool) -> Iterator[list[n
             raise EmulationError(f"{shared_bytes} bytes of shared memory: a block has {SHARED_BYTES}")
         values = [_packed(one) for one in arguments]
         pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(one) for one in values))
-        fault = _compiled(source, folder)(grid, block, int(late), pointers).decode()
+        fault = _compiled(source, folder, planted or {})(grid, block, int(late), pointers).decode()
         if fault:
             raise EmulationError(f"{source.entry}: {fault}")
 
@@ -154,8 +156,8 @@ def on_cpu(folder: Path, *, multiprocessors: int, late: bool) -> Iterator[list[n
 
     with (
         mock.patch.object(nvrtc, "launch", launch),
-        mock.patch.object(torch.cuda, "get_device_properties", lambda _: properties),
-        mock.patch.object(Arguments, "require_gpu", lambda *_, **__: None),
+        mock.patch.object(torch.cuda, "get_device_properties", return_value=properties),
+        mock.patch.object(Arguments, "require_gpu"),
     ):
         yield launched
 
@@ -168,8 +170,12 @@ def _packed(value: Any) -> Any:
     return ctypes.c_float(float(value)) if isinstance(value, np.float32) else ctypes.c_int64(value)
 
 
-def _compiled(source: nvrtc.KernelSource, folder: Path) -> Callable[..., bytes]:
+def _compiled(source: nvrtc.KernelSource, folder: Path, planted: Mapping[str, str]) -> Callable[..., bytes]:
     text = translated(source)
+    for right, wrong in planted.items():
+        if right not in text:
+            raise EmulationError(f"{right!r} is not in {source.entry}: no defect to plant")
+        text = text.replace(right, wrong)
     library = folder / f"{hashlib.sha256((text + RUNTIME.read_text()).encode()).hexdigest()[:16]}.so"
     if not library.exists():
         written = library.with_suffix(".cpp")

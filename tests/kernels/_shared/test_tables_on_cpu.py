@@ -5,15 +5,16 @@ Copies arrive as early and as late as they may, so that a slot of a ring read to
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
-from fusebench.registry import nvrtc
-from helpers.cuda_on_cpu import EmulationError, on_cpu, translated
+from fusebench.registry import Kernel, Op
+from helpers.cuda_on_cpu import EmulationError, on_cpu
 from helpers.matrices import few
 
 MODULATED = ("norm_scale_shift", "residual_gate_norm_scale_shift")
@@ -31,9 +32,17 @@ CASES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     "no gate": (MODULATED[1:], {"tokens": 9, "hidden": 136, "gate": "none"}),
     "a gate for each row": (MODULATED[1:], {"tokens": 9, "hidden": 136, "gate": "token", "modulation_dtype": "float32"}),
     "frames of both": (MODULATED[1:], {"tokens": 24, "hidden": 136, "gate": "frame", "modulation": "frame", "frames": 3}),
-    "both sets": (SELECT01, {"batch": 2, "tokens": 19, "hidden": 776, "index": "random", "affine": True, "modulation_dtype": "float32"}),
+    "more frames than tables": (
+        MODULATED, {"tokens": 96, "hidden": 4096, "dtype": "float32", "modulation": "frame", "gate": "frame", "frames": 24},
+    ),
+    "both sets": (
+        SELECT01, {"batch": 2, "tokens": 19, "hidden": 776, "index": "random", "affine": True, "modulation_dtype": "float32"},
+    ),
+    "samples of three rows": (SELECT01, {"batch": 9, "tokens": 3, "hidden": 520, "index": "alternating"}),
     "set one, of bools": (SELECT01, {"tokens": 5, "hidden": 96, "index": "ones", "index_dtype": "bool", "dtype": "float16"}),
-    "alternating, of 8 bytes": (SELECT01, {"tokens": 13, "hidden": 2056, "index": "alternating", "index_dtype": "int64", "strided": True}),
+    "alternating, of 8 bytes": (
+        SELECT01, {"tokens": 13, "hidden": 2056, "index": "alternating", "index_dtype": "int64", "strided": True},
+    ),
     "float32 rows of both sets": (SELECT01, {"tokens": 7, "hidden": 456, "index": "alternating", "dtype": "float32"}),
     "streamed residual": (NORM_TANH, {"tokens": 37, "hidden": 1336, "affine": True, "affine2": True}),
     "residual of frames": (
@@ -45,12 +54,13 @@ CASES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
         NORM_TANH, {"tokens": 9, "hidden": 456, "dtype": "float32", "norm": "layer", "affine": True, "affine2": True, "residual": "batch"},
     ),
     "float32 residual for each row": (NORM_TANH, {"tokens": 9, "hidden": 136, "residual_dtype": "float32", "scale2": "token"}),
-    "scalar residual": (NORM_TANH, {"tokens": 9, "hidden": 264, "norm": "layer", "residual": "scalar", "affine2": True, "dtype": "float16"}),
+    "scalar residual": (NORM_TANH, {"tokens": 9, "hidden": 264, "norm": "layer", "residual": "scalar", "dtype": "float16"}),
     "nothing to add": (NORM_TANH, {"batch": 2, "tokens": 11, "hidden": 72, "modulation": "scalar", "scale2": "channel", "strided": True}),
 }  # fmt: skip
 EVERY = [(op, name) for name, (ops, _) in CASES.items() for op in ops]
 KEPT = (
-    ("norm_scale_shift", "layer, float32 parameters"), ("residual_gate_norm_scale_shift", "frames of both"),
+    ("norm_scale_shift", "layer, float32 parameters"), ("norm_scale_shift", "more frames than tables"),
+    ("residual_gate_norm_scale_shift", "frames of both"),
     ("residual_norm_scale_shift_gate_select01", "both sets"), ("norm_tanh_mul_add_norm_scale", "residual of frames"),
     ("norm_tanh_mul_add_norm_scale", "streamed residual"),
 )  # fmt: skip
@@ -62,38 +72,78 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cuda_on_cpu")
 
 
+class Bench(NamedTuple):
+    """`fused_cuda@4` of an op on the CPU."""
+
+    op: Op
+    kernel: Kernel
+    folder: Path
+    second_norm: Callable[..., torch.Tensor]
+    one_rounding: Callable[[torch.Tensor, torch.Tensor], float]
+
+    def error(self, name: str, *, late: bool, planted: Mapping[str, str] | None = None) -> float:
+        """The largest error of a case in units of one rounding, with three multiprocessors.
+
+        Of y2 against the norm of the y that it comes with: a y between two values may be rounded to either.
+        """
+        fields = CASES[name][1]
+        params = self.op.parse_params({field: value for field, value in fields.items() if field in self.op.Params.__struct_fields__})
+        assert self.kernel.reason_unsupported(params) is None
+        generator = torch.Generator().manual_seed(1)
+        arguments = self.op.arguments(params, self.op.buffers(params, device=torch.device("cpu"), generator=generator))
+        with on_cpu(self.folder, multiprocessors=3, late=late, planted=planted) as launched:
+            returned = self.kernel.function(**arguments)
+        assert [source.entry.rpartition("_")[2] for source in launched] == ["tables"]
+        outputs = dict(zip(self.op.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
+        reference = self.op.reference(params, arguments)
+        if "y2" in outputs:
+            second = {field: arguments[field] for field in ("weight2", "bias2", "scale2", "eps", "norm")}
+            reference = {**reference, "y2": self.second_norm(outputs["y"], **second)}
+        errors = [self.one_rounding(value, reference[output]) for output, value in outputs.items()]
+        return math.inf if any(math.isnan(one) for one in errors) else max(errors)
+
+
 @pytest.fixture
-def run(collection: Any, built: Path) -> Callable[..., tuple[Any, Mapping[str, torch.Tensor], list[nvrtc.KernelSource]]]:
-    """`run(op, fields, late=False)`: the case, its outputs by `fused_cuda@4` on three multiprocessors, and the launched sources."""
-
-    def made(op_name: str, fields: dict[str, Any], *, late: bool = False, magnitude: float = 1.0) -> Any:
-        op, kernel = collection.op(op_name), collection.kernel(f"{op_name}/fused_cuda@4")
-        params = op.parse_params({name: value for name, value in fields.items() if name in op.Params.__struct_fields__})
-        assert kernel.reason_unsupported(params) is None
-        buffers = op.buffers(params, device=torch.device("cpu"), generator=torch.Generator().manual_seed(1), magnitude=magnitude)
-        arguments = op.arguments(params, buffers)
-        with on_cpu(built, multiprocessors=3, late=late) as launched:
-            returned = kernel.function(**arguments)
-        outputs = dict(zip(op.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
-        return (params, buffers), outputs, launched
-
-    return made
-
-
-def largest_error(collection: Any, shared: Any, one_rounding: Any, op_name: str, case: Any, outputs: Mapping[str, torch.Tensor]) -> float:
-    """In units of one rounding; y2 against the norm of the y that it comes with, since a y between two values may be rounded to either."""
-    op, (params, buffers) = collection.op(op_name), case
-    arguments = op.arguments(params, buffers)
-    reference = op.reference(params, arguments)
-    if "y2" in reference:
-        second = {name: arguments[name] for name in ("weight2", "bias2", "scale2", "eps", "norm")}
-        reference = {**reference, "y2": shared("norm_tanh.chain").reference_norm_scale(outputs["y"], **second)}
-    return max(float(one_rounding(value, reference[name])) for name, value in outputs.items())
+def bench_on_cpu(collection: Any, shared: Any, one_rounding: Any, built: Path) -> Callable[[str], Bench]:
+    second_norm = shared("norm_tanh.chain").reference_norm_scale
+    return lambda op: Bench(collection.op(op), collection.kernel(f"{op}/fused_cuda@4"), built, second_norm, one_rounding)
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(("op", "name"), few(EVERY, *KEPT))
-def test_every_output_is_rounded_once(collection: Any, shared: Any, one_rounding: Any, run: Any, op: str, name: str, late: bool) -> None:
-    case, outputs, launched = run(op, CASES[name][1], late=late)
-    assert [source.entry.rpartition("_")[2] for source in launched] == ["tables"]
-    assert largest_error(collection, shared, one_rounding, op, case, outputs) <= 1
+def test_every_output_is_rounded_once(bench_on_cpu: Any, op: str, name: str, late: bool) -> None:
+    assert bench_on_cpu(op).error(name, late=late) <= 1
+
+
+DEFECTS = {
+    "rows are read before they have arrived": ("samples", "while (!done)", "while (false)"),
+    "tables are made anew while a team reads them": ("more frames than tables", "if (from != block.first) __syncthreads();", ""),
+    "rows are read before the tables are made": (
+        "layer, float32 parameters",
+        "__syncthreads();\n        for (; row < until",
+        "for (; row < until",
+    ),
+    "a slot is refilled before its row is taken": (
+        "more frames than tables",
+        "stream.wait();",
+        "stream.wait();\n        if (member == 0 && row + GROUPS < own_rows.end) stream.request(stream.slot, row + GROUPS);",
+    ),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_race_is_seen(bench_on_cpu: Any, defect: str) -> None:
+    bench = bench_on_cpu("norm_scale_shift")
+    name, right, wrong = DEFECTS[defect]
+    try:
+        errors = [bench.error(name, late=late, planted={right: wrong}) for late in (False, True)]
+    except EmulationError:
+        return
+    assert max(errors) > 1
+
+
+def test_a_wait_for_a_copy_that_never_ends_is_seen(bench_on_cpu: Any) -> None:
+    with pytest.raises(EmulationError, match="wait for one another for ever"):
+        bench_on_cpu("norm_scale_shift").error(
+            "layer, float32 parameters", late=True, planted={"(STREAMS * ROW_BYTES)": "(STREAMS * ROW_BYTES + 16)"}
+        )
