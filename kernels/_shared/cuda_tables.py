@@ -81,7 +81,8 @@ def split_tables(
         tables, table_total = sets, sets * (table_bytes + row_bytes)
     else:
         wanted = min(-(-share // section_rows) + 1, -(-rows // section_rows))
-        reserved = min(share, max(2, ROWS_BYTES // (streams * row_bytes))) * streams * row_bytes
+        # A slot has 8 bytes of barrier, and a ring may be filled up with 127.
+        reserved = min(share, max(2, ROWS_BYTES // (streams * row_bytes))) * (streams * row_bytes + 136)
         tables = max(1, min(wanted, (free - reserved) // table_bytes))
         table_total = tables * table_bytes
     found: list[tuple[float, int, TableSplit]] = []

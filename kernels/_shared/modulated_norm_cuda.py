@@ -13,7 +13,7 @@ from fusebench.registry import nvrtc
 
 from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_ahead
 from .cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
-from .cuda_tables import TableSplit, section_of, shared_limit, split_tables
+from .cuda_tables import TEAM_WARPS, TableSplit, section_of, shared_limit, split_tables
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
@@ -21,8 +21,10 @@ STREAM_SOURCE = Path(__file__).with_name("modulated_stream.cu")
 TABLE_SOURCE = Path(__file__).with_name("modulated_tables.cu")
 
 
-MOST_TABLE_VECTORS = {2: 6, 4: 8}
-"""Vectors that a lane holds of a row beside tables, by the bytes of an element: more spill on sm_90 with 80 registers."""
+MOST_TABLE_VECTORS = {(1, 2): 4, (2, 2): 4, (1, 4): 6, (2, 4): 4}
+"""Vectors that a lane holds of a row beside tables, by inputs and the bytes of an element: more spill on sm_90 with 80 registers."""
+WARPS_OF_WIDE_RESIDUALS = 20
+"""Warps of a block beside tables for a residual norm of float32: 24 spill on sm_90."""
 
 
 class Dtypes(NamedTuple):
@@ -133,7 +135,8 @@ def _specialise_call(
         section = section_of(plan.rows, plan.tokens, plan.scale, plan.shift, plan.gate if gate_shared(plan) else None)
         tables = split_tables(
             plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_limit(device_index), section_rows=section,
-            kinds=3 if gate_shared(plan) else 2, most_vectors=MOST_TABLE_VECTORS[item_size],
+            kinds=3 if gate_shared(plan) else 2, most_vectors=MOST_TABLE_VECTORS[inputs, item_size],
+            most_warps=WARPS_OF_WIDE_RESIDUALS if residual and item_size == 4 else TEAM_WARPS,
         )  # fmt: skip
         if tables is not None:
             source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, tables)

@@ -56,14 +56,15 @@ struct Table {
 // team's.
 template <int AT_ONCE, class Fill, class Work>
 __device__ __forceinline__ void in_sections(const Rows& block, const Rows& own, i64 section_rows, const Fill& fill, const Work& work) {
-    i64 row = own.first;
-    for (i64 from = block.first; from < block.end;) {
-        const u32 first = (u32)from / (u32)section_rows;
-        const i64 until = min(block.end, (i64)(first + AT_ONCE) * section_rows);
-        if (from != block.first) __syncthreads();  // no team reads the last tables any more
-        for (int n = 0; n < AT_ONCE && (first + n) * section_rows < until; ++n) fill(first + n, n);
+    const u32 begin = (u32)block.first, end = (u32)block.end, length = (u32)section_rows;  // rows fit 32 bits, in half as many registers
+    u32 row = (u32)own.first;
+    for (u32 from = begin; from < end;) {
+        const u32 first = from / length;
+        const u32 until = min(end - from, (first + AT_ONCE) * length - from) + from;  // may pass 32 bits before `end` bounds it
+        if (from != begin) __syncthreads();  // no team reads the last tables any more
+        for (u32 n = 0; n < AT_ONCE && (first + n) * length < until; ++n) fill(first + n, n);
         __syncthreads();
-        for (; row < until; row += own.step) work(row, AT_ONCE == 1 ? 0 : (int)((u32)row / (u32)section_rows - first));
+        for (; row < until; row += GROUPS) work((i64)row, AT_ONCE == 1 ? 0 : (int)(row / length - first));
         from = until;
     }
 }

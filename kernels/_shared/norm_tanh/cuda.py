@@ -13,7 +13,7 @@ from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR
 from ..cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
-from ..cuda_tables import TableSplit, section_of, shared_limit, split_tables
+from ..cuda_tables import TEAM_WARPS, TableSplit, section_of, shared_limit, split_tables
 from ..modulation import ROW, Broadcast
 from .plan import TanhPlan, is_shifted
 from .tiles import RowWarps, spread_row
@@ -21,8 +21,10 @@ from .tiles import RowWarps, spread_row
 SOURCE = Path(__file__).with_name("norm_tanh.cu")
 STREAM_SOURCE = Path(__file__).with_name("norm_tanh_stream.cu")
 TABLE_SOURCE = Path(__file__).with_name("norm_tanh_tables.cu")
-MOST_TABLE_VECTORS = {(1, 2): 6, (2, 2): 4, (1, 4): 8, (2, 4): 5}
+MOST_TABLE_VECTORS = {(1, 2): 4, (2, 2): 4, (1, 4): 6, (2, 4): 5}
 """Vectors that a lane holds of a row beside tables, by streams and the bytes of an element: more spill on sm_90 with 80 registers."""
+WARPS_OF_OWN_SCALES = 20
+"""Warps of a block beside tables where each row loads a scale2 of its own: 24 spill on sm_90."""
 
 
 class Dtypes(NamedTuple):
@@ -138,6 +140,7 @@ def _specialise_call(
         tables = split_tables(
             plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_limit(device_index), section_rows=section,
             most_vectors=MOST_TABLE_VECTORS[streams, item_size],
+            most_warps=TEAM_WARPS if plan.scale2 is None or is_shared(plan, plan.scale2) else WARPS_OF_OWN_SCALES,
             kinds=table_kinds(
                 shared=is_shared(plan, plan.residual), bias=dtypes.bias != NO_TENSOR, float32=item_size == 4,
                 second=plan.scale2 is not None, bias2=dtypes.bias2 != NO_TENSOR,

@@ -20,8 +20,8 @@ from .plan import Plan, rows_of
 SOURCE = Path(__file__).with_name("select01.cu")
 STREAM_SOURCE = Path(__file__).with_name("select01_stream.cu")
 TABLE_SOURCE = Path(__file__).with_name("select01_tables.cu")
-MOST_TABLE_VECTORS, TABLE_WARPS = 6, 20
-"""Vectors that a lane holds of a row beside tables, and warps of a block: more spill on sm_90 with 96 registers."""
+MOST_TABLE_VECTORS, TABLE_WARPS = 6, {False: 20, True: 16}
+"""Vectors that a lane holds of a row beside tables, and warps of a block, without and with a residual: more spill on sm_90."""
 INPUTS = 2
 """Rows of activations, an input of `split_row`. The unrounded v of a residual takes the registers of two 16-bit rows. Without a residual,
 the values beside each vector (scale, shift, gate, perhaps weight and bias) take as many. For D = 3072 in 16 bits this gives 4 warps per row
@@ -141,7 +141,7 @@ def _specialise_call(
     if tabled and aligned:
         tables = split_tables(
             plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_limit(device_index), section_rows=plan.tokens, kinds=2,
-            most_vectors=MOST_TABLE_VECTORS, most_warps=TABLE_WARPS, sets=2,
+            most_vectors=MOST_TABLE_VECTORS, most_warps=TABLE_WARPS[residual], sets=2,
         )  # fmt: skip
         if tables is not None:
             source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, tables)

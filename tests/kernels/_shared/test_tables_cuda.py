@@ -1,0 +1,131 @@
+"""Row norms with tables in shared memory: the sources compile without spills, blocks fit, and every width has a split or a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fusebench.evidence.recording import recording
+from fusebench.evidence.targets import target
+
+MULTIPROCESSORS = 132
+BLOCK_BYTES = 227 * 1024
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "narrow rows of frames": (
+        "norm_tanh_mul_add",
+        {"batch": 2, "tokens": 6656, "hidden": 504, "affine": True, "modulation_dtype": "float32", "dtype": "float16", "frames": 16,
+         "modulation": "frame", "residual": "frame", "residual_dtype": "float32", "norm": "layer"},
+    ),
+    "both norms": ("norm_tanh_mul_add_norm_scale", {"tokens": 4128, "hidden": 3840, "affine": True, "affine2": True}),
+    "both norms, layer, a scale2 for each row": (
+        "norm_tanh_mul_add_norm_scale",
+        {"batch": 2, "tokens": 744, "hidden": 6912, "affine": True, "affine2": True, "norm": "layer", "scale2": "token",
+         "residual": "frame", "frames": 4, "dtype": "float16"},
+    ),
+    "wide rows, float32 parameters": (
+        "norm_scale_shift", {"batch": 4, "tokens": 768, "hidden": 7224, "affine": True, "modulation_dtype": "float32", "strided": True},
+    ),
+    "residual": ("residual_gate_norm_scale_shift", {"tokens": 930, "hidden": 4712, "affine": True, "modulation_dtype": "float32"}),
+    "residual, float32": ("residual_gate_norm_scale_shift", {"tokens": 1920, "hidden": 1944, "affine": True, "dtype": "float32"}),
+    "select01": (
+        "norm_scale_shift_gate_select01", {"tokens": 1088, "hidden": 5568, "affine": True, "modulation_dtype": "float32", "strided": True},
+    ),
+    "residual select01": ("residual_norm_scale_shift_gate_select01", {"tokens": 1728, "hidden": 5168, "affine": True}),
+    "residual select01, float32": (
+        "residual_norm_scale_shift_gate_select01", {"batch": 3, "tokens": 189, "hidden": 4456, "affine": True, "dtype": "float32"},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture
+def launch_of(collection: Any) -> Callable[..., Any]:
+    """`launch_of(op, fields, arch="sm_90")`: what `fused_cuda@4` launches on a GPU that this machine lacks."""
+
+    def record(op_name: str, fields: dict[str, Any], arch: str = "sm_90") -> Any:
+        op, kernel = collection.op(op_name), collection.kernel(f"{op_name}/fused_cuda@4")
+        params = op.parse_params(fields)
+        assert kernel.reason_unsupported(params) is None
+        with recording(target(arch), {"cuda": "", "triton": ""}) as recorder:
+            buffers = op.buffers(params, device=torch.device("cuda", 0), generator=torch.Generator())
+            kernel.function(**op.arguments(params, buffers))
+            (launch,) = recorder.drain()
+        return launch
+
+    return record
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_block_fits_a_multiprocessor_and_spills_nothing(launch_of: Any, cuda_code: Any, name: str) -> None:
+    launch = launch_of(*KINDS[name])
+    used = cuda_code.resources(launch.specialisation.source)
+    assert launch.specialisation.entry.endswith("_tables")
+    assert (used["STACK"], used["LOCAL"]) == (0, 0)
+    assert used["REG"] * launch.threads <= 65536
+    assert used["SHARED"] + launch.dynamic_shared_bytes <= BLOCK_BYTES
+    assert launch.threads >= 384
+
+
+@pytest.mark.parametrize("name", ["both norms", "residual", "select01"])
+def test_rows_come_by_bulk_copies_and_tables_by_16_bytes(launch_of: Any, cuda_code: Any, name: str) -> None:
+    machine_code = cuda_code.sass(launch_of(*KINDS[name]).specialisation.source)
+    assert "UBLKCP" in machine_code
+    assert set(re.findall(r"STG\.E\S*", machine_code)) == {"STG.E.128"}
+    assert "LDS.128" in machine_code
+    assert set(re.findall(r"STS\S*", machine_code)) <= {"STS.128", "STS.64"}  # a warp's sums take 8 bytes
+
+
+def test_a_gpu_whose_blocks_have_less_shared_memory_takes_the_version_before(launch_of: Any) -> None:
+    wide = {"hidden": 7168, "modulation_dtype": "float32", "dtype": "float32"}
+    assert launch_of("norm_scale_shift", {**wide, "tokens": 4096}).specialisation.entry == "modulated_tables"
+    # Other tokens: launch code keeps the settings of a call on a device, and these two GPUs have one number.
+    assert launch_of("norm_scale_shift", {**wide, "tokens": 4095}, "sm_120").specialisation.entry == "modulated_stream"
+
+
+@pytest.mark.parametrize("rows", [1, 33, 512, 4096, 100_000])
+@pytest.mark.parametrize(("streams", "sets"), [(1, 0), (2, 0), (1, 2), (3, 2)])
+def test_every_width_has_a_split_that_the_source_accepts(shared: Any, rows: int, streams: int, sets: int) -> None:
+    tables = shared("cuda_tables")
+    for hidden in range(8, 8200, 24):
+        for item_size in (2, 4):
+            split = tables.split_tables(
+                hidden, item_size, streams, rows, MULTIPROCESSORS, BLOCK_BYTES, section_rows=48, kinds=2, most_vectors=4, sets=sets
+            )
+            row_bytes, vectors = hidden * item_size, hidden * item_size // 16
+            if split is None:
+                assert 8 * hidden * max(1, sets) + row_bytes * (sets + 2 * streams) > BLOCK_BYTES - tables.STATIC_BYTES - 256, hidden
+                continue
+            share = -(-rows // split.grid(rows, MULTIPROCESSORS))
+            ring = split.stages * (streams * row_bytes + 8)
+            held = split.tables * 8 * hidden + sets * row_bytes
+            assert 32 * (split.warps - 1) < vectors, hidden
+            assert split.warps * split.teams <= tables.TEAM_WARPS, hidden
+            assert split.teams <= share, hidden
+            assert split.warps == 1 or split.teams <= tables.MOST_TEAMS, hidden
+            assert split.teams * ring + held <= split.shared_bytes <= BLOCK_BYTES - tables.STATIC_BYTES, hidden
+            assert sets in {0, split.tables}, hidden
+
+
+def test_a_section_is_what_all_modulations_share(shared: Any) -> None:
+    section_of, broadcast = shared("cuda_tables").section_of, shared("modulation").Broadcast
+    by_frame, by_sample, channel = broadcast(0, 64, 6, 1), broadcast(64, 0, 24, 1), broadcast(0, 0, 24, 1)
+    assert section_of(48, 24, channel, None) == 48
+    assert section_of(48, 24, by_sample, channel) == 24
+    assert section_of(48, 24, by_frame, by_sample) == 6
+    assert section_of(48, 24, by_frame, broadcast(0, 64, 8, 1)) == 2
+
+
+def test_a_case_without_tables_is_declined_with_the_reason(collection: Any) -> None:
+    def reason(op: str, **fields: Any) -> str:
+        params = collection.op(op).parse_params({"tokens": 4096, "hidden": 3072, **fields})
+        return str(collection.kernel(f"{op}/fused_cuda@4").reason_unsupported(params) or "")
+
+    assert reason("norm_scale_shift") == ""
+    assert reason("norm_scale_shift", hidden=8192, dtype="float32") == ""
+    assert "neighbouring rows" in reason("norm_scale_shift", modulation="token")
+    assert "neighbouring rows" in reason("norm_scale_shift", modulation="frame", frames=2048)
+    assert "bytes of shared memory" in reason("norm_scale_shift_gate_select01", hidden=8192, dtype="float32")
