@@ -24,7 +24,7 @@ TABLE_SOURCE = Path(__file__).with_name("modulated_tables.cu")
 MOST_TABLE_VECTORS = {(1, 2): 4, (2, 2): 4, (1, 4): 6, (2, 4): 4}
 """Vectors that a lane holds of a row beside tables, by inputs and the bytes of an element: more spill on sm_90 with 80 registers."""
 WARPS_OF_WIDE_RESIDUALS = 20
-"""Warps of a block beside tables for a residual norm of float32: 24 spill on sm_90."""
+"""Warps of a block beside tables for a residual norm of float32, or with affine parameters: more spill on sm_90."""
 
 
 class Dtypes(NamedTuple):
@@ -136,7 +136,7 @@ def _specialise_call(
         tables = split_tables(
             plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_limit(device_index), section_rows=section,
             kinds=3 if gate_shared(plan) else 2, most_vectors=MOST_TABLE_VECTORS[inputs, item_size],
-            most_warps=WARPS_OF_WIDE_RESIDUALS if residual and item_size == 4 else TEAM_WARPS,
+            most_warps=WARPS_OF_WIDE_RESIDUALS if residual and (item_size == 4 or dtypes.weight != NO_TENSOR) else TEAM_WARPS,
         )  # fmt: skip
         if tables is not None:
             source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, tables)

@@ -31,6 +31,10 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         "norm_scale_shift", {"batch": 4, "tokens": 768, "hidden": 7224, "affine": True, "modulation_dtype": "float32", "strided": True},
     ),
     "residual": ("residual_gate_norm_scale_shift", {"tokens": 930, "hidden": 4712, "affine": True, "modulation_dtype": "float32"}),
+    "residual, many rows, one gate": (
+        "residual_gate_norm_scale_shift",
+        {"tokens": 75600, "hidden": 5120, "affine": True, "modulation_dtype": "float32", "gate": "scalar"},
+    ),
     "residual, float32": ("residual_gate_norm_scale_shift", {"tokens": 1920, "hidden": 1944, "affine": True, "dtype": "float32"}),
     "select01": (
         "norm_scale_shift_gate_select01", {"tokens": 1088, "hidden": 5568, "affine": True, "modulation_dtype": "float32", "strided": True},
