@@ -6,6 +6,7 @@ Copies arrive as early and as late as they may, so that a slot of a ring read to
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,16 +60,16 @@ CASES: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }  # fmt: skip
 EVERY = [(op, name) for name, (ops, _) in CASES.items() for op in ops]
 KEPT = (
-    ("norm_scale_shift", "layer, float32 parameters"), ("norm_scale_shift", "more frames than tables"),
-    ("residual_gate_norm_scale_shift", "frames of both"),
+    ("norm_scale_shift", "more frames than tables"), ("residual_gate_norm_scale_shift", "frames of both"),
     ("residual_norm_scale_shift_gate_select01", "both sets"), ("norm_tanh_mul_add_norm_scale", "residual of frames"),
-    ("norm_tanh_mul_add_norm_scale", "streamed residual"),
 )  # fmt: skip
 
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where kernels compiled for the CPU are kept."""
+    if shutil.which("g++") is None:
+        pytest.skip("kernels are compiled for the CPU by g++")
     return tmp_path_factory.mktemp("cuda_on_cpu")
 
 
