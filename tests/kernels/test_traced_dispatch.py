@@ -115,7 +115,7 @@ def test_a_fused_kernel_overwrites_views_of_a_packed_projection(
     assert chosen.fallbacks == []
 
 
-NEWEST = {"norm_tanh_mul_add": "fused_triton@3", "norm_tanh_mul_add_norm_scale": "fused_triton@3"}
+NEWEST = {"norm_tanh_mul_add": "fused_triton@4", "norm_tanh_mul_add_norm_scale": "fused_triton@4"}
 """The kernel that each op's dispatch takes first on a GPU; `fused_triton@2` for the others."""
 
 
