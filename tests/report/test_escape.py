@@ -125,6 +125,12 @@ def test_a_record_without_foreign_text_is_left_alone(synthetic: ModuleType) -> N
     assert escape.cleaned(run) is run
 
 
+def test_a_text_that_comes_again_is_cleaned_again_and_a_clean_one_stays() -> None:
+    """Years of runs repeat their texts, of which the clean ones are looked at once."""
+    foreign = ["plain", "a\x1b[2Jb", "two\nlines", "plain", "a\x1b[2Jb", "two\nlines", ""]
+    assert escape.cleaned(foreign) == ["plain", "a\\x1b[2Jb", "two lines", "plain", "a\\x1b[2Jb", "two lines", ""]
+
+
 def test_names_stay_the_same_names_over_the_whole_record(hostile: Run) -> None:
     safe = escape.cleaned(hostile)
     assert obeyed(" ".join(result.kernel for result in safe.results).replace("\n", " ")) == []

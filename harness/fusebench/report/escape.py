@@ -23,6 +23,7 @@ _CONTROL = re.compile(
 _COMMAND = re.compile(r"##(?=\[|[a-z]+\[)|(?m:^(?P<indent>[ \t]*)::(?=[a-z]))")
 """`##[error]` (Azure, GitHub), `##vso[` (Azure), `##teamcity[` anywhere, and GitHub's `::error` where a line starts."""
 _SUSPECT = re.compile(f"{_CONTROL.pattern}|\r|##|::")
+_UNCLEAN = re.compile(f"{_SUSPECT.pattern}|[\n\t]")
 
 _MARKDOWN: tuple[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]], ...] = (
     (re.compile(r"\\(?=[!-/:-@\[-`{-~])"), r"\\\\"),
@@ -42,6 +43,7 @@ _PAIRED = "*$"
 
 
 _NUMBERS = frozenset({float, int, bool, type(None)})
+_CONTAINERS = frozenset({list, tuple, dict})
 
 
 class Markup(str):
@@ -52,7 +54,7 @@ class Markup(str):
 
 def cleaned(record: T) -> T:
     """`record` (a struct, a container or a text) with every text in it on one line and safe to print; the same object where all are."""
-    return _cleaned(record)  # type: ignore[no-any-return]
+    return _cleaned(record, {""})  # type: ignore[no-any-return]
 
 
 def text(foreign: str) -> str:
@@ -125,26 +127,37 @@ def picture(foreign: str) -> str:
     return text(foreign).replace("$", r"\$")
 
 
-def _cleaned(value: Any) -> Any:
+def _cleaned(value: Any, clean: set[str]) -> Any:
+    """`cleaned`; `clean` holds the texts seen so far that may stay as they are: years of runs repeat a few."""
     # By exact type: an enumeration of texts is a text too, and one of the project's own.
     if type(value) is str:
-        return text(value).replace("\n", " ").replace("\t", " ")
+        return _cleaned_text(value, clean)
     if isinstance(value, msgspec.Struct):
         changed = {}
         for name in value.__struct_fields__:
             old = getattr(value, name)
-            if type(old) not in _NUMBERS and (new := _cleaned(old)) is not old:  # a history's runs have a hundred thousand numbers
+            kind = type(old)
+            if kind in _NUMBERS or (kind is str and old in clean) or (kind in _CONTAINERS and not old):
+                continue  # a history's runs have a hundred thousand of these
+            if (new := _cleaned(old, clean)) is not old:
                 changed[name] = new
         return msgspec.structs.replace(value, **changed) if changed else value
     if type(value) in (list, tuple):
         if _NUMBERS.issuperset(map(type, value)):  # years of times: a million items hold no text
             return value
-        items = [_cleaned(item) for item in value]
+        items = [_cleaned(item, clean) for item in value]
         return type(value)(items) if any(new is not old for new, old in zip(items, value, strict=True)) else value
     if type(value) is dict:
-        found = {_cleaned(key): _cleaned(item) for key, item in value.items()}
+        found = {_cleaned(key, clean): _cleaned(item, clean) for key, item in value.items()}
         same = len(found) == len(value) and all(key in found and found[key] is item for key, item in value.items())
         return value if same else found
+    return value
+
+
+def _cleaned_text(value: str, clean: set[str]) -> str:
+    if value not in clean and _UNCLEAN.search(value):
+        return text(value).replace("\n", " ").replace("\t", " ")
+    clean.add(value)
     return value
 
 

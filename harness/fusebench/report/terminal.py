@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions
+    from rich.style import Style
     from rich.text import Text
 
 
@@ -64,23 +65,27 @@ class FittedTable:
     def _table(self, widths: Sequence[int]) -> Iterator[Text]:
         from rich.text import Text
 
-        yield self._line(self._columns, widths, style="bold")
+        yield self._line([(title, "") for title in self._columns], widths, style="bold")
         yield Text("─" * (sum(widths) + len(GAP) * (len(widths) - 1)), no_wrap=True, overflow="ignore")
         for row in self._rows:
+            styles = [_style(cell) for cell in row]
             wrapped = [_wrapped(str(cell), wide) for cell, wide in zip(row, widths, strict=True)]
             for number in range(max(map(len, wrapped))):
                 parts = [lines[number] if number < len(lines) else "" for lines in wrapped]
-                yield self._line([_styled(part, cell) for part, cell in zip(parts, row, strict=True)], widths)
+                yield self._line(list(zip(parts, styles, strict=True)), widths)
 
-    def _line(self, cells: Sequence[str | Text], widths: Sequence[int], style: str = "") -> Text:
+    def _line(self, cells: Sequence[tuple[str, str | Style]], widths: Sequence[int], style: str = "") -> Text:
+        """A line of texts with their styles; neighbours of one style are one span, since each costs rich more than its characters."""
         from rich.text import Text
 
-        line = Text(style=style, no_wrap=True, overflow="ignore")
-        for title, cell, wide in zip(self._columns, cells, widths, strict=True):
-            plain = str(cell)
-            aligned = plain.rjust(wide) if title in self._right else plain.ljust(wide)
-            line.append(aligned, style="" if isinstance(cell, str) else cell.style)
-            line.append(GAP)
+        spans: list[tuple[str, str | Style]] = []
+        for title, (plain, own), wide in zip(self._columns, cells, widths, strict=True):
+            aligned = (plain.rjust(wide) if title in self._right else plain.ljust(wide)) + GAP
+            if spans and spans[-1][1] == own:
+                aligned = spans.pop()[0] + aligned
+            spans.append((aligned, own))
+        spans[-1] = spans[-1][0].rstrip(), spans[-1][1]
+        line = Text.assemble(*spans, style=style, no_wrap=True, overflow="ignore")
         line.rstrip()
         return line
 
@@ -95,13 +100,11 @@ class FittedTable:
                     continue
                 head = f"  {title}: "
                 for line in _wrapped(str(cell), max(limit, 40), head):
-                    yield _styled(line, cell, no_wrap=True)
+                    yield Text(line, style=_style(cell), no_wrap=True, overflow="ignore")
 
 
-def _styled(part: str, cell: str | Text, *, no_wrap: bool = False) -> Text:
-    from rich.text import Text
-
-    return Text(part, style="" if isinstance(cell, str) else cell.style, no_wrap=no_wrap, overflow="ignore")
+def _style(cell: str | Text) -> str | Style:
+    return "" if isinstance(cell, str) else cell.style
 
 
 def _wrapped(text: str, width: int, head: str = "") -> list[str]:

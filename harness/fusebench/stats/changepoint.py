@@ -8,6 +8,7 @@ Source: Matteson & James, J. Amer. Statist. Assoc. 109 (2014) 334.
 
 from __future__ import annotations
 
+import functools
 import math
 import statistics
 from collections.abc import Sequence
@@ -124,12 +125,11 @@ def levels(series: Sequence[float], cuts: Sequence[Cut], smallest_change: float 
     medians are no change.
     """
     p_values = {cut.index: cut.p_value for cut in cuts}
+    median = functools.cache(lambda start, end: statistics.median(series[start:end]))
     edges = [0, *sorted(p_values), len(series)]
     while True:
         found = [
-            ChangePoint(
-                index=here, p_value=p_values[here], before=statistics.median(series[past:here]), after=statistics.median(series[here:then])
-            )
+            ChangePoint(index=here, p_value=p_values[here], before=median(past, here), after=median(here, then))
             for past, here, then in zip(edges, edges[1:], edges[2:], strict=False)
         ]
         least = min(found, key=lambda point: abs(math.log(point.change)), default=None)
@@ -151,13 +151,22 @@ def placed(logs: Floats, cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
             high = min((one.index for one in placed if one.index > cut.index), default=len(logs))
             before, after = logs[low : cut.index], logs[cut.index : high]
             part = logs[low:high]
-            to_before, to_after = np.abs(part - np.median(before)), np.abs(part - np.median(after))
+            to_before, to_after = np.abs(part - _median(before)), np.abs(part - _median(after))
             cost = np.concatenate(([0.0], np.cumsum(to_before - to_after)))  # of cutting before each place, up to a constant
             allowed = slice(smallest_part, len(part) - smallest_part + 1)
             placed[here] = Cut(low + smallest_part + int(np.argmin(cost[allowed])), cut.p_value)
         if placed == before_moves:
             break
     return placed
+
+
+def _median(values: Floats) -> float:
+    """As `np.median`, whose checks take three times as long as the median of a level."""
+    middle = len(values) // 2
+    if len(values) % 2:
+        return float(np.partition(values, middle)[middle])
+    ordered = np.partition(values, (middle - 1, middle))
+    return float((ordered[middle - 1] + ordered[middle]) / 2)
 
 
 def least_p_value(count: int, smallest_part: int = SMALLEST_PART) -> float:

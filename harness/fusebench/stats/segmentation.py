@@ -199,20 +199,27 @@ def _with_boards(inside: _Inside, sums: Matrix, by_board: Matrix, held: Matrix, 
 
     `ratio` is the variance between boards over that of a night.
     So nights after a cut are compared with those before it on the same boards, as far as there are any.
+    The score is linear in the sums after the cut and in those of each board: their weights are the same in every row.
     """
-    after = inside.until(held)  # runs on each board from each cut on
     runs = inside.whole(held)
     shrunk = ratio / (1.0 + ratio * runs)
+    left = 1.0 - shrunk * runs
+    level = (left * runs).sum(axis=0)
     on_boards = inside.whole(by_board)
-    level = inside.at_places((runs - shrunk * runs**2).sum(axis=0))
-    mean = inside.at_places(((1.0 - shrunk * runs) * on_boards).sum(axis=1))
-    on_boards, left = inside.at_places(on_boards), inside.at_places(1.0 - shrunk * runs)
-    shrunk = inside.at_places(shrunk)
-    both = (left * after).sum(axis=0)
-    step = (after - shrunk * after**2).sum(axis=0)
-    taken = np.einsum("rb...,b...->r...", np.broadcast_to(on_boards, (*on_boards.shape[:2], *after.shape[1:])), shrunk * after)
-    found: Matrix = (level * (inside.until(sums) - taken) - both * mean) ** 2 / (level * (level * step - both**2))
-    return found
+    of_boards = inside.at_places(on_boards * (level * shrunk))
+    mean = inside.at_places(np.einsum("rb...,b...->r...", on_boards, left))
+    level = inside.at_places(level)
+    after = inside.until(held)  # runs on each board from each cut on
+    both = np.einsum("b...,b...->...", inside.at_places(left), after)
+    step = np.einsum("b...,b...->...", 1.0 - inside.at_places(shrunk) * after, after)
+    squared = level * (level * step - both**2)
+    unit = np.where(squared > 0, 1.0 / np.sqrt(squared), 0.0)
+    found = inside.until(sums) * (level * unit)
+    after *= unit
+    for board, weights in enumerate(after):
+        found -= of_boards[:, board] * weights
+    found -= mean * (both * unit)
+    return np.square(found, out=found)
 
 
 def _intervals(runs: int, series: int, smallest_part: int) -> Iterator[_Inside]:
@@ -264,7 +271,7 @@ class _Inside:
 
     def since(self, sums: Matrix) -> Matrix:
         """From the start of each interval to each place in it; `sums` are cumulative, by row."""
-        found: Matrix = sums[:, self._cut] - self.at_places(sums[:, self._first])
+        found: Matrix = self._at_cuts(sums) - self.at_places(sums[:, self._first])
         return found
 
     def whole(self, sums: Matrix) -> Matrix:
@@ -274,7 +281,11 @@ class _Inside:
 
     def until(self, sums: Matrix) -> Matrix:
         """From each place to the end of its interval."""
-        found: Matrix = self.at_places(sums[:, self._last]) - sums[:, self._cut]
+        found: Matrix = self.at_places(sums[:, self._last]) - self._at_cuts(sums)
+        return found
+
+    def _at_cuts(self, sums: Matrix) -> Matrix:
+        found: Matrix = sums[:, self._cut] if isinstance(self._cut, slice) else sums.take(self._cut, axis=1)
         return found
 
     def at_places(self, values: Matrix) -> Matrix:
@@ -336,7 +347,11 @@ def _tail(runs: int, smallest_part: int) -> tuple[NDArray[np.float64], NDArray[n
     for starts, length in _seeded(runs, 2 * smallest_part):
         place = np.arange(smallest_part, length - smallest_part + 1) / length
         weight = length * place * (1 - place)
-        total += len(starts) * (_nu(grid[:, None] / np.sqrt(weight)) / weight).sum(axis=1)
+        half = (len(weight) + 1) // 2  # a place weighs as much as its mirror image
+        times = np.full(half, 2.0)
+        times[half - 1] = 2.0 - len(weight) % 2
+        weight = weight[:half]
+        total += len(starts) * (_nu(grid[:, None] / np.sqrt(weight)) @ (times / weight))
     density = np.exp(-(grid**2) / 2) / math.sqrt(2 * math.pi)
     return grid, np.log(np.maximum(grid * density * total, 1e-300))
 

@@ -34,7 +34,7 @@ def test_every_figure_grows_as_the_kernel_gets_slower(synthetic: ModuleType, few
         found = series(runs, figure)[CASE, synthetic.FUSED]
         assert found.values[1] / found.values[0] == pytest.approx(1.1), figure
         assert found.times_us[1] / found.times_us[0] == pytest.approx(1.1), figure
-    assert series(runs)[CASE, synthetic.FUSED].yardsticks_us == pytest.approx([26.0, 26.0]), "the copy's time"
+    assert series(runs)[CASE, synthetic.FUSED].yardsticks_us() == pytest.approx([26.0, 26.0]), "the copy's time"
     assert series(runs, Figure.SPEEDUP).keys() == {(CASE, synthetic.FUSED)}, "a baseline has no speedup over itself"
 
 

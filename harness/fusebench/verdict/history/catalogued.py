@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 
     from ...store.catalogue.query import Catalogue
 
-_NEEDED = """run, created, cache, "commit", dirty, board, driver, cuda, torch, triton, ptxas, fusebench, timer, device, suite, "case", op,
-kernel, params, gating, time_us, limit_us, speedup, code, yardstick"""
+_NEEDED = """run, created, cache, "commit", dirty, board, driver, cuda, torch, triton, ptxas, fusebench, timer, device, suite, "case",
+kernel, params, gating, time_us, code, yardstick"""
+_BESIDE_TIME = {Figure.SOL: ", limit_us", Figure.SPEEDUP: ", speedup", Figure.RAW: ""}
+"""The column that each figure needs, too."""
 _FACTS = ("commit", "dirty", "board", "driver", "cuda", "torch", "triton", "ptxas", "fusebench", "timer")
 _JOINED = (
     'JOIN chosen_runs AS r ON q.run = r.run JOIN chosen_series AS s ON q.suite = s.suite AND q."case" = s."case" '
@@ -57,7 +59,7 @@ def histories(catalogue: Catalogue, selected: Selected, *, margin: float, rate: 
         condition, values = selected.where()
         rows = f"results WHERE {condition}"
         if selected.kernel is not None or selected.case is not None:  # a small part, which is then read once and not five times
-            connection.execute(f"CREATE TEMP TABLE picked AS SELECT {_NEEDED} FROM {rows}", values)
+            connection.execute(f"CREATE TEMP TABLE picked AS SELECT {_NEEDED}{_BESIDE_TIME[selected.figure]} FROM {rows}", values)
             rows, values = "picked WHERE true", []
         found = connection.execute(f"SELECT DISTINCT device FROM {rows} ORDER BY device", values).fetchall()
         if not found:

@@ -87,10 +87,13 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it can change the exit code: the kernel is neither a peer's nor torch.compile's, and the newest run with the case measured
     it."""
 
-    @property
-    def yardsticks_us(self) -> tuple[float, ...]:
-        """Times of the yardstick that the figure is relative to, in microseconds, by run; 1 for raw times, which have none."""
-        return tuple(time / value for time, value in zip(self.times_us, self.values, strict=True))
+    def yardsticks_us(self, part: slice = slice(None)) -> tuple[float, ...]:
+        """Times of the yardstick that the figure is relative to, in microseconds, by run; 1 for raw times, which have none.
+
+        Args:
+            part: of the runs that hold the series.
+        """
+        return tuple(time / value for time, value in zip(self.times_us[part], self.values[part], strict=True))
 
 
 Wanted = Callable[[Case, str], bool]

@@ -198,11 +198,11 @@ def shift_of(series: Series, point: ChangePoint, margin: float, points: Sequence
     here = edges.index(point.index, 1)
     before, after = slice(edges[here - 1], point.index), slice(point.index, edges[here + 1])
 
-    def moved(values: Sequence[float]) -> float:
-        return statistics.median(values[after]) / statistics.median(values[before])
-
-    time_change = moved(series.times_us)
-    yardstick_change = moved(series.yardsticks_us) if series.figure is not Figure.RAW else None
+    old, new = (series.times_us[part] for part in (before, after))
+    time_change = statistics.median(new) / statistics.median(old)
+    yardstick_change = None
+    if series.figure is not Figure.RAW:
+        yardstick_change = statistics.median(series.yardsticks_us(after)) / statistics.median(series.yardsticks_us(before))
     within = math.log1p(margin)
     return Shift(
         place=series.places[point.index],
