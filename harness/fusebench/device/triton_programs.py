@@ -16,7 +16,7 @@ import subprocess
 from pathlib import Path
 
 from ..errors import RemediedError, UsageError
-from .user_cache import own_cache
+from ..user_cache import own_cache
 
 ASSEMBLER_VARIABLE = "TRITON_PTXAS_PATH"
 """Names Triton's `ptxas`; Inductor leaves an existing value alone."""

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 import msgspec
 
-from ..device.user_cache import VARIABLE, own_cache
 from ..errors import FusebenchError
+from ..user_cache import VARIABLE, own_cache
 from .records import CapturedCase, Code
 
 RecordT = TypeVar("RecordT")

@@ -1,6 +1,7 @@
 """CUDA C++ kernels compiled at run time by NVRTC through `cuda-core`. Compiling needs neither nvcc nor a GPU.
 
 This module compiles, caches loaded kernels and launches on torch's current stream. The kernel author chooses the source and its macros.
+Compiled kernels are kept on disk by `cubin_cache`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, TextIO
 
 import msgspec
 
+from . import cubin_cache
 from .launches.driver_launch import Geometry, described_status, driver, packed_cuda
 from .launches.machine_code import current_listener
 from .launches.replay import current_recorder
@@ -45,15 +47,17 @@ def compile_cubin(source: KernelSource, arch: str, *, log: TextIO | None = None)
     Raises:
         cuda-core's NVRTC error, with the compiler's log in its message.
     """
-    core = _core()
-    options = core.ProgramOptions(
+    return _core().Program(source.file.read_text(), "c++", _options(source, arch, log)).compile("cubin", logs=log)
+
+
+def _options(source: KernelSource, arch: str, log: TextIO | None = None) -> Any:
+    return _core().ProgramOptions(
         std="c++17",
         arch=arch,
         define_macro=[(name, str(value)) for name, value in source.macros] or None,  # an empty list is refused by some versions
         include_path=[str(source.file.parent)],
         ptxas_options=None if log is None else "-v",
     )
-    return core.Program(source.file.read_text(), "c++", options).compile("cubin", logs=log)
 
 
 class _Loaded(NamedTuple):
@@ -71,8 +75,11 @@ def _loaded(source: KernelSource, device_index: int) -> _Loaded:
     # Torch has made its primary context current; cuda-core adopts that one.
     torch.cuda.current_stream(device_index).synchronize()
     _core().Device(device_index).set_current()
-    cubin = compile_cubin(source, f"sm_{major}{minor}")
-    return _Loaded(cubin.get_kernel(source.entry), cubin)
+    arch = f"sm_{major}{minor}"
+    cubin, kernel = cubin_cache.kept(
+        source.file, _options(source, arch), lambda: compile_cubin(source, arch), lambda made: made.get_kernel(source.entry)
+    )
+    return _Loaded(kernel, cubin)
 
 
 @functools.lru_cache(maxsize=64)

@@ -115,7 +115,7 @@ def listing_file(roots: Sequence[Path]) -> ListingFile:
 
 def entries_folder() -> Path:
     """The folder of entries in the user's cache folder."""
-    from ...device.user_cache import own_cache
+    from ...user_cache import own_cache
 
     return own_cache() / "kernels"
 

@@ -102,7 +102,7 @@ def move_to(scratch: Path) -> None:
 def scratch_environment(scratch: Path) -> dict[str, str]:
     """The variables that lead every cache and temporary file to `scratch`."""
     folders = {
-        "HOME": scratch, "TMPDIR": scratch, "XDG_CACHE_HOME": scratch / "cache",
+        "HOME": scratch, "TMPDIR": scratch, "XDG_CACHE_HOME": scratch / "cache", "FUSEBENCH_CACHE_DIR": scratch / "fusebench",
         "TRITON_HOME": scratch, "TRITON_CACHE_DIR": scratch / "triton",
         "TORCHINDUCTOR_CACHE_DIR": scratch / "inductor", "TORCH_EXTENSIONS_DIR": scratch / "extensions",
         "CUDA_CACHE_PATH": scratch / "cuda", "CUDA_MPS_PIPE_DIRECTORY": scratch / "mps",
