@@ -217,6 +217,45 @@ def test_cases_that_need_more_memory_than_there_is_wait_for_others_or_are_only_c
     assert not any(task.checked for task in pool.tasks)
 
 
+def of_bytes(unit: CaseKernels, minimum_bytes: int) -> CaseKernels:
+    return msgspec.structs.replace(unit, facts=msgspec.structs.replace(unit.facts, minimum_bytes=minimum_bytes))
+
+
+def test_large_cases_come_first_and_one_at_a_time_beside_the_others(units: list[CaseKernels]) -> None:
+    small = units[:3]
+    large = [of_bytes(unit, size * 2**30) for unit, size in zip(units[3:6], (2, 4, 3), strict=True)]
+    queue = checking_ahead._Queue([*small, *large], 10 * MEMORY_FACTOR * 2**30, processes=8)
+    with queue.next() as first, queue.next() as second:
+        assert (first, second) == (large[1], small[0]), "the largest, and then none that would keep others of its kind waiting"
+        with queue.next() as third:
+            assert third is small[1]
+    with queue.next() as fourth, queue.next() as fifth, queue.next() as sixth:
+        assert (fourth, fifth) == (large[2], small[2])
+        assert sixth is large[0], "no other is left"
+        assert queue.waiting == 0
+        with queue.next() as end:
+            assert end is None
+
+
+def test_a_large_case_for_which_there_is_no_memory_yet_lets_others_pass(units: list[CaseKernels]) -> None:
+    medium, large = of_bytes(units[0], 2**29), [of_bytes(unit, 9 * 2**30) for unit in units[1:3]]
+    queue = checking_ahead._Queue([medium, *large], 10 * MEMORY_FACTOR * 2**30, processes=8)
+    with queue.next() as first, queue.next() as second:
+        assert (first, second) == (large[0], medium)
+        handed: list[CaseKernels | None] = []
+        waiting = threading.Thread(target=lambda: handed.append(queue.next().__enter__()))
+        waiting.start()
+        waiting.join(0.05)
+        assert handed == [], "two large ones do not fit"
+    waiting.join(10.0)
+    assert handed == [large[1]]
+
+
+def test_one_case_of_each_op_comes_before_the_second_of_any() -> None:
+    named = [SimpleNamespace(op=SimpleNamespace(name=name), number=number) for number, name in enumerate("aaabbc")]
+    assert [one.number for one in checking_ahead._in_turn(named)] == [0, 3, 5, 1, 4, 2]  # type: ignore[arg-type]
+
+
 def test_workers_that_cannot_work_on_the_device_are_asked_once(ahead: Any, units: list[CaseKernels]) -> None:
     _, pool = ahead(units, lambda task: msgspec.structs.replace(FAILED, unfit=True))
     assert [len(worker.tasks) for worker in pool.lent] == [1, 1, 1]

@@ -17,7 +17,8 @@ import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from importlib import metadata
@@ -92,7 +93,7 @@ def check_ahead(
     found = Checks(cases=len(units), passed={}, wrong={}, seconds={})
     lost: set[str] = set()
     """Kernels that took a process down: each costs the start of another one."""
-    queue = _Queue(units, int(MEMORY_SHARE * (pool.device.memory_bytes or 0)))
+    queue = _Queue(units, int(MEMORY_SHARE * (pool.device.memory_bytes or 0)), processes)
 
     deadline = time.monotonic() + seconds if seconds is not None else math.inf
 
@@ -137,17 +138,30 @@ def _take_in(found: Checks, work: Hashable, reply: CheckedAhead) -> None:
 
 
 class _Queue:
-    """Cases in their order, of which so many are handed out at a time as the memory lets."""
+    """Hands out cases, as many at a time as the memory lets.
 
-    def __init__(self, units: Sequence[CaseKernels], memory: int) -> None:
+    A case that needs more than a process's share of the memory is large.  Large cases keep others of their kind waiting, so the largest is
+    handed out first, one at a time beside the others, and several only when no other case is left.  In the suites' order the large cases
+    come last: a nightly's twenty or so were then checked one by one while seven of eight processes had no work.
+
+    Of the other cases, one of each op comes before the second of any: neighbours use the same kernels, which each process would compile
+    anew, since none of them finds what the others are still compiling.
+    """
+
+    def __init__(self, units: Sequence[CaseKernels], memory: int, processes: int) -> None:
         """`memory`: bytes; 0 where it is not known, and not limited."""
-        self._units, self._memory, self._free = list(units), memory, memory
+        self._memory, self._free = memory, memory
+        share = memory // processes if memory else math.inf
+        self._large = sorted((one for one in units if self._need(one) > share), key=self._need, reverse=True)
+        self._others = _in_turn(one for one in units if self._need(one) <= share)
+        self._large_out = 0
+        """Large cases that are being checked."""
         self._changed = threading.Condition()
 
     @property
     def waiting(self) -> int:
         """Cases that were not handed out."""
-        return len(self._units)
+        return len(self._large) + len(self._others)
 
     def has_room(self, unit: CaseKernels) -> bool:
         """Whether the memory suffices for the checks of a case; calls of its kernels need less."""
@@ -157,21 +171,26 @@ class _Queue:
     def next(self) -> Iterator[CaseKernels | None]:
         """The next case for which there is memory, waiting until there is; None at the end."""
         with self._changed:
-            while True:
-                fitting = (unit for unit in self._units if not self._memory or self._taken(unit) <= self._free)
-                unit = next(fitting, None)
-                if unit is not None or not self._units:
-                    break
+            while (unit := self._fitting()) is None and self.waiting:
                 self._changed.wait()
+            taken, large = 0, False
             if unit is not None:
-                self._units.remove(unit)
-                self._free -= self._taken(unit)
+                taken, large = self._taken(unit), unit in self._large
+                (self._large if large else self._others).remove(unit)
+                self._free -= taken
+                self._large_out += large
         try:
             yield unit
         finally:
             with self._changed:
-                self._free += self._taken(unit) if unit is not None else 0
+                self._free += taken
+                self._large_out -= large
                 self._changed.notify_all()
+
+    def _fitting(self) -> CaseKernels | None:
+        """The case to hand out next; None while there is no memory for one that may be, or none is left."""
+        waiting = [*self._large, *self._others] if not self._large_out else self._others or self._large
+        return next((one for one in waiting if not self._memory or self._taken(one) <= self._free), None)
 
     def _taken(self, unit: CaseKernels) -> int:
         return min(self._memory, self._need(unit))
@@ -179,6 +198,16 @@ class _Queue:
     @staticmethod
     def _need(unit: CaseKernels) -> int:
         return LEAST_NEED + MEMORY_FACTOR * unit.facts.minimum_bytes
+
+
+def _in_turn(units: Iterable[CaseKernels]) -> list[CaseKernels]:
+    """The first unit of each op in order, then the second ones, and so on."""
+    met: Counter[str] = Counter()
+    placed = []
+    for unit in units:
+        placed.append((met[unit.op.name], unit))
+        met[unit.op.name] += 1
+    return [unit for _, unit in sorted(placed, key=lambda one: one[0])]
 
 
 def _own(unit: CaseKernels) -> list[AnyKernel]:
