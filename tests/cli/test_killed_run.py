@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fusebench.errors import RunRecordError
 from fusebench.runner.workers.protocol import Measured, TimeTask
 from fusebench.schema import ExitCode, Run
 from fusebench.store.journal import REBUILT, SUFFIX, journals_in, recover, write_whole
@@ -322,6 +323,12 @@ def test_a_damaged_file_of_the_journal_costs_its_case_and_is_named(fusebench: Fu
     assert "000001.case cannot be read" in run.warnings[-1]
     workers.timed = lambda task: measured(task, 2.0)
     assert len(resumed(fusebench, project).cases) == CASES
+
+
+def test_a_journal_that_its_run_removes_meanwhile_is_not_made_again(tmp_path: Path) -> None:
+    with pytest.raises(RunRecordError, match="was removed meanwhile"):
+        recover(tmp_path / f"20260101T000000Z_aaaa{SUFFIX}")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_several_processes_that_find_a_killed_run_make_one_folder_of_it(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:

@@ -169,6 +169,9 @@ def recover(journal: Path) -> Path:
     try:
         with _taken(journal):
             if not target.exists():
+                if {one.name for one in journal.iterdir()} <= {LOCK_FILE}:  # the lock made the folder again
+                    _discard(journal)
+                    raise RunRecordError(f"{journal}: was removed meanwhile, because its run ended and left nothing to keep")
                 run, samples = rebuild(journal)
                 if folder_name(run) != target.name:
                     raise RunRecordError(f"{journal}: holds run {run.id} of {run.created}; expected a folder of that name")
