@@ -59,8 +59,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def answered(self) -> bool:
-        """Whether the judge said anything of the kernel."""
-        return self.status not in ("no answer", "over time", "unfit", "undecided")
+        """Whether the judge said anything of the kernel; a usage error of the command says nothing of it."""
+        return self.status not in ("refused", "no answer", "over time", "unfit", "undecided")
 
     @property
     def well(self) -> bool:
