@@ -344,10 +344,13 @@ def test_several_processes_that_find_a_killed_run_make_one_folder_of_it(fusebenc
 def test_runs_of_several_processes_into_one_folder_stay_apart(fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def run(place: int) -> int:
         monkeypatch.setenv("FUSEBENCH_LOCK_DIR", str(project / f"locks{place}"))  # as if each had a device of its own
-        return int(fusebench(*COMMAND).exit_code)
+        outcome = fusebench(*COMMAND)
+        (project / f"said{place}").write_text(f"{outcome.output}\n{outcome.exception!r}")
+        return int(outcome.exit_code)
 
     children = [in_child(lambda place=place: run(place)) for place in range(3)]
-    assert [ended(child) for child in children] == [ExitCode.PASS] * 3
+    codes = [ended(child) for child in children]
+    assert codes == [ExitCode.PASS] * 3, [file.read_text() for file in sorted(project.glob("said*"))]
     records = [read_run(folder) for folder in (project / "results" / "runs").iterdir()]
     assert [(len(run.cases), run.complete) for run in records] == [(CASES, True)] * 3
     assert len({run.id for run in records}) == 3
