@@ -135,7 +135,7 @@ def _say_what_runs_lack(record: Run, runs: Sequence[Run]) -> None:
     for run in runs:
         if found := disturbed(run):
             known = f"{len(found)} times of run {run.id} have a standard error above {100 * MOST_ERROR:.0f} %: {', '.join(_places(found))}"
-            remark("note", f"{known}; they count as much as others: better measure such a run again, without a budget")
+            remark("note", f"{known}; where other runs timed the same code, the baseline holds these runs' time without it")
 
 
 def _keep_first_scatter(runs: Sequence[Run], project: Project) -> None:

@@ -111,13 +111,16 @@ def test_the_stored_runs_joined_one_by_one_are_those_joined_at_once() -> None:
 
 
 def furthest_beside_yardstick(one: Run, other: Run) -> float:
-    """How far times of one launch are apart at most, on the logarithm, as shares of the streaming yardsticks of their cases."""
+    """How far times of one launch are apart at most, on the logarithm, as shares of the streaming yardsticks of their cases.
+
+    A time that leaves out a disturbed run is not of the same runs as the yardstick beside it.
+    """
     mine, theirs = timings(one), timings(other)
     limits = {a.case.key: (a.stream_us, b.stream_us) for a, b in zip(one.cases, other.cases, strict=True)}
     found = []
     for (key, kernel), timing in mine.items():
         first, second = limits[key]
-        if timing.kernels == 1 and first is not None and second is not None:
+        if timing.kernels == 1 and len(timing.runs) == len(one.joined) and first is not None and second is not None:
             found.append(abs(math.log(timing.time_us.value / theirs[key, kernel].time_us.value * second.value / first.value)))
     assert len(found) > 300
     return max(found)
@@ -200,6 +203,46 @@ def test_times_that_were_disturbed_are_found_by_their_own_error(synthetic: Modul
     spoilt = msgspec.structs.replace(run, results=[*run.results[:3], wide, *run.results[4:]])
     assert disturbed(spoilt) == [wide]
     assert disturbed(join_runs([spoilt, *runs(synthetic, 2)[1:]])) == [], "a joined record's times were told before"
+
+
+def test_a_disturbed_time_does_not_move_the_mean_of_other_runs(synthetic: ModuleType) -> None:
+    """One time of a nightly was 2.2 times as long as usual, since the host was late inside of the chain."""
+    older, newest = join_runs(runs(synthetic, 3)[:2]), runs(synthetic, 3)[2]
+    quiet = join_runs([older, newest])
+    wrong = {
+        (one.case_key, one.kernel): msgspec.structs.replace(
+            one, measurement=of(one.measurement, time_us=synthetic.near(90.0, 0.5), busy_us=30.0, gap_us=60.0)
+        )
+        for one in newest.results
+        if one.case_key == newest.results[0].case_key and one.measurement is not None
+    }
+    spoilt = msgspec.structs.replace(newest, results=[wrong.get((one.case_key, one.kernel), one) for one in newest.results])
+    joined = timings(join_runs([older, spoilt]))
+    for place, timing in timings(quiet).items():
+        if place in wrong:
+            assert joined[place].time_us.value == pytest.approx(timing.time_us.value, rel=0.03), "two runs in place of three"
+            assert joined[place].runs == (0, 1)
+            assert joined[place].processes == timing.processes - 1, "the newest run has one process"
+            assert joined[place].gap_us == timings(older)[place].gap_us
+        else:
+            assert joined[place].runs == (0, 1, 2)
+
+
+def test_a_kernel_that_only_the_newest_run_timed_gets_its_speedup_from_a_baseline_that_was_not_disturbed(synthetic: ModuleType) -> None:
+    older, newest = join_runs(runs(synthetic, 3)[:2]), runs(synthetic, 3)[2]
+    case = newest.cases[0]
+    base = next(one for one in newest.results if one.case_key == case.case.key and one.kernel == case.baseline)
+    other = next(one for one in newest.results if one.case_key == case.case.key and of(one.measurement).speedup is not None)
+    late = msgspec.structs.replace(base, measurement=of(base.measurement, time_us=synthetic.near(90.0, 0.5)))
+    new = msgspec.structs.replace(other, code="new", measurement=of(other.measurement, speedup=synthetic.near(9.0, 0.01)))
+    replaced = {(one.case_key, one.kernel): one for one in (late, new)}
+    spoilt = msgspec.structs.replace(newest, results=[replaced.get((one.case_key, one.kernel), one) for one in newest.results])
+    joined = timings(join_runs([older, spoilt]))
+    timing, of_base = joined[other.case_key, other.kernel], joined[base.case_key, base.kernel]
+    assert timing.runs == (2,)
+    assert of_base.runs == (0, 1)
+    assert of(timing).speedup is not None
+    assert timing.speedup.value == pytest.approx(of_base.time_us.value / timing.time_us.value)  # type: ignore[union-attr]
 
 
 def test_a_run_of_a_part_is_not_added_because_the_rest_would_be_lost(synthetic: ModuleType) -> None:

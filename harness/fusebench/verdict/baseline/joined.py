@@ -14,6 +14,7 @@ import msgspec
 
 from ...errors import RunRecordError
 from ...schema import CaseSummary, Estimate, ExitCode, JoinedRun, Result, Run, boards_of
+from ...stats.paired import quotient
 from ...stats.scatter import standard_error
 from ...stats.student import quantile
 from ...stats.weighted import suite_summaries
@@ -27,7 +28,9 @@ one run of eight, are enough."""
 
 MOST_ERROR = 0.1
 """A time with a larger standard error was disturbed, or measured in too few placements.  Two of 1190 times of a nightly that a budget had
-thinned out had one, and one of them was 2.7 times as long as usual.  It moves the mean of six runs by 17 %."""
+thinned out had one, and one of them was 2.7 times as long as usual.  It moves the mean of six runs by 17 %.  In a nightly of two processes
+of three placements each, 5 of 1520 times of the baseline's kernels had one: the host was late inside of these chains, up to 5 times as long
+as usual."""
 
 
 def join_runs(runs: Sequence[Run]) -> Run:
@@ -35,7 +38,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
 
     Each run counts the same.  A time of another run is brought to the newest one's machine state as a gate does: by the drift of the
     streaming yardsticks and of the launch gaps.  A kernel on a case joins the runs that timed it with the newest run's code; the others are
-    left out of that time.
+    left out of that time.  So is a time that was disturbed (`MOST_ERROR`), where another run has one that was not.
 
     A joined record may be among the older runs.  Each of its times counts as many times as runs are behind it, so that a baseline which
     grows run by run is that of all runs at once.  Of its runs, those behind no time any more are left out.
@@ -65,6 +68,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
     cases = [_summary(summary, others) for summary in newest.cases]
     limits = {summary.case.key: summary.limit_us for summary in cases}
     results = [_result(result, others, joined, limits.get(result.case_key)) for result in newest.results]
+    results = _over_quiet_baselines(results, cases, len(joined) - 1)
     measured = {run.id for run in ordered if not run.joined}
     kept = {place for place, one in enumerate(joined) if one.id in measured}
     kept |= {place for one in results if one.measurement is not None for place in one.measurement.runs}
@@ -127,9 +131,14 @@ def partly_joined(run: Run) -> list[Result]:
 
 
 def disturbed(run: Run) -> list[Result]:
-    """The timed results of a measured run whose standard error is above `MOST_ERROR`: they count as much as others where it is joined."""
+    """The timed results of a measured run whose standard error is above `MOST_ERROR`: they join no times of other runs."""
     timed = [] if run.joined else [one for one in run.results if one.measurement is not None]
-    return [one for one in timed if one.measurement is not None and own_variance(one.measurement) > MOST_ERROR**2]
+    return [one for one in timed if one.measurement is not None and _disturbed(own_variance(one.measurement))]
+
+
+def _disturbed(variance: float) -> bool:
+    """Whether a time whose logarithm has this variance was disturbed; one placement alone, which has no scatter, does not tell."""
+    return MOST_ERROR**2 < variance < math.inf
 
 
 def shares(runs: Sequence[Run]) -> list[str]:
@@ -155,33 +164,62 @@ def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedR
         return result
     key = result.case_key
     found = [(other, timing) for other in others if (timing := other.alike(result)) is not None]
+    own = _Part(0.0, own_variance(newest), 1)
     parts = [_Part(other.log_ratio(one, newest, key), own_variance(one), max(1, len(one.runs))) for other, one in found]
-    processes = newest.processes + sum(one.processes for _, one in found)
+    if quiet := [number for number, part in enumerate(parts) if not _disturbed(part.variance)]:
+        # What a disturbed time tells of the kernel is less than what it adds to the mean's error.
+        found, parts = [found[number] for number in quiet], [parts[number] for number in quiet]
+    left_out = bool(quiet) and _disturbed(own.variance)
+    counted = [*(one for _, one in found), *([] if left_out else [newest])]
+    processes = sum(one.processes for one in counted)
     alone = not found  # its intervals stay as they are; others are over the processes of the joined time, also where a speedup is one run's
-    time_us = newest.time_us if alone else _mean(newest.time_us, [*parts, _Part(0.0, own_variance(newest), 1)], processes)
+    time_us = newest.time_us if alone else _mean(newest.time_us, parts if left_out else [*parts, own], processes)
     ratio = time_us.value / newest.time_us.value
     speedup = newest.speedup
     if speedup is not None and not alone:
-        parts = [_Part(0.0, standard_error(speedup, units_of(newest)) ** 2, 1)]
+        base = others[0].baseline_in_newest(key)
+        of_newest = _Part(0.0, standard_error(speedup, units_of(newest)) ** 2, 1)
+        parts = []
         for other, one in found:
             if one.speedup is not None and (runs := other.runs_of_speedup(result, one)):
                 log = math.log(one.speedup.value / speedup.value)
                 parts.append(_Part(log, standard_error(one.speedup, units_of(one)) ** 2, runs))
+        if not parts or not (left_out or (base is not None and _disturbed(own_variance(base)))):
+            parts = [of_newest, *parts]
         speedup = _mean(speedup, parts, processes)
-    behind = [(len(joined) - 1, others[0].board_in_newest(key)), *(run for other, one in found for run in other.runs_behind(one, key))]
+    behind = [] if left_out else [(len(joined) - 1, others[0].board_in_newest(key))]
+    behind += [run for other, one in found for run in other.runs_behind(one, key)]
     timing = msgspec.structs.replace(
         newest,
         time_us=time_us,
+        busy_us=counted[-1].busy_us,
+        gap_us=counted[-1].gap_us,
         speedup=speedup,
         sol=None if newest.sol is None or limit_us is None else limit_us / time_us.value,
         gb_per_s=newest.gb_per_s / ratio,
         peak_share=None if newest.peak_share is None else newest.peak_share / ratio,
-        replicates=newest.replicates + sum(one.replicates for _, one in found),
+        replicates=sum(one.replicates for one in counted),
         processes=processes,
         runs=tuple(place for place, _ in sorted(behind)),
         boards=() if all(joined[place].board == board for place, board in behind) else tuple(board for _, board in sorted(behind)),
     )
     return msgspec.structs.replace(result, measurement=timing)
+
+
+def _over_quiet_baselines(results: Sequence[Result], cases: Sequence[CaseSummary], newest: int) -> list[Result]:
+    """The results, of which those that only the newest run timed get their speedup from the joined time of the case's baseline, where the
+    newest run's own time of it was disturbed and left out; `newest` is that run's place."""
+    times = {(one.case_key, one.kernel): one.measurement for one in results}
+    bases = {summary.case.key: times.get((summary.case.key, summary.baseline or "")) for summary in cases}
+
+    def mended(result: Result) -> Result:
+        timing, base = result.measurement, bases.get(result.case_key)
+        if timing is None or timing.speedup is None or timing.runs != (newest,) or base is None or newest in base.runs:
+            return result
+        speedup = quotient(base.time_us, timing.time_us)
+        return msgspec.structs.replace(result, measurement=msgspec.structs.replace(timing, speedup=speedup))
+
+    return [mended(one) for one in results]
 
 
 def _summary(summary: CaseSummary, others: Sequence[OlderRun]) -> CaseSummary:

@@ -66,6 +66,11 @@ class OlderRun:
         """The board that measured the case in the newest run."""
         return board_of(self.newest_cases[key], self.newest)
 
+    def baseline_in_newest(self, key: str) -> Measurement | None:
+        """The newest run's timing of the kernel that the case's speedups are over."""
+        base = self.newest_results.get((key, self.newest_cases[key].baseline or ""))
+        return None if base is None else base.measurement
+
     def runs_of_speedup(self, result: Result, timing: Measurement) -> int:
         """How many runs are behind its speedup: those that timed the newest run's code of the kernel and of the case's baseline."""
         base = self.newest_results.get((result.case_key, self.newest_cases[result.case_key].baseline or ""))
