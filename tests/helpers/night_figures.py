@@ -54,9 +54,10 @@ def against(night: Run, baseline: Run) -> list[str]:
     for words, base in (("with", baseline), ("without", without_digests(baseline))):
         judged = judge_run(night, base, rule)
         kinds = gating(night, judged)
+        compared = kinds.total() - kinds[VerdictKind.INCOMPARABLE]
         cells.append(
-            f"| {night.id} | {words} | {gate_exit_code(judged.judgements, judged.shrunken, run_code=night.exit_code)} | {kinds.total()} "
-            f"| {kinds[VerdictKind.UNDECIDED]} ({kinds[VerdictKind.UNDECIDED] / kinds.total():.1%}) | {kinds[VerdictKind.REGRESSION]} "
+            f"| {night.id} | {words} | {gate_exit_code(judged.judgements, judged.shrunken, run_code=night.exit_code)} | {compared} "
+            f"| {kinds[VerdictKind.UNDECIDED]} ({kinds[VerdictKind.UNDECIDED] / compared:.1%}) | {kinds[VerdictKind.REGRESSION]} "
             f"| {kinds[VerdictKind.IMPROVEMENT]} | {kinds[VerdictKind.INCOMPARABLE]} | {len(judged.suspects)} | {confirmed} |"
         )
     return cells

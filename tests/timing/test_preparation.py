@@ -46,6 +46,16 @@ def test_the_eviction_counts_toward_the_head_start(prepare: Preparation) -> None
     assert prepare.spin_us("slow") == SPIN_LIMIT_US
 
 
+def test_an_arm_that_waited_for_the_host_gets_twice_the_head_start_up_to_the_limit(prepare: Preparation) -> None:
+    prepare.give_head_start(HOST_US)
+    prepare.lengthen("chain")
+    assert prepare.spin_us("chain") == pytest.approx(2 * CHAIN_FACTOR * 60.0 - 66.0)
+    assert prepare.spin_us("single") == pytest.approx(CHAIN_FACTOR * 40.0 - 66.0)
+    for _ in range(20):
+        prepare.lengthen("chain")
+    assert prepare.spin_us("chain") == SPIN_LIMIT_US
+
+
 def test_one_launch_needs_less_once_it_is_known_to_be_one(prepare: Preparation) -> None:
     prepare.give_head_start(HOST_US)
     assert prepare.spin_us("single") == pytest.approx(CHAIN_FACTOR * 40.0 - 66.0)

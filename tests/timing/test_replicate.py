@@ -85,7 +85,21 @@ def test_a_stall_of_another_arm_in_a_repeated_round_is_waited_for_too() -> None:
     found = timed(timer)
     assert timer.asked == ["ABBAABBA", "BA", "BA"]
     assert spans(found) == [[0, 1], [2000, 2001], [4, 5], [6, 7]]
-    assert found.repeated_rounds == LATE_RETRIES
+    assert found.repeated_rounds == 2
+
+
+def test_a_slow_host_gets_more_of_a_head_start_until_a_chain_waits_no_more() -> None:
+    """Planted: B waits in three of four calls, and in half of them with twice the head start, as a chain did in a nightly on an H200."""
+    head_start = {"A": 1, "B": 1}
+    late_places = {1: (1, 2, 5), 2: (1, 5)}  # of B in ABBAABBA, and of B in the rounds AB, BA, AB
+
+    def lengthen(arm: str) -> None:
+        head_start[arm] *= 2
+
+    timer = Stalling(lambda attempt, index, name: name == "B" and index in late_places.get(head_start["B"], ()))
+    found = time_rounds(ROUNDS, timer, lambda arm: None, lengthen)
+    assert not found.late_calls
+    assert head_start == {"A": 1, "B": 4}, "no arm that was in time waits longer"
 
 
 def test_repeated_rounds_that_lack_records_are_repeated_by_themselves() -> None:

@@ -138,7 +138,7 @@ def measure_case(
             prepare.give_head_start(timings.host_us)
         verification.choose(placement.watches, arms, plan.rounds)
         with timings.phase(TIMING), without_garbage_collection():
-            timed = time_rounds(balanced_rounds(arms, plan.rounds, rng), timer, prepare)
+            timed = time_rounds(balanced_rounds(arms, plan.rounds, rng), timer, prepare, prepare.lengthen)
         taken = timings.take_in(case_key, replicate, timed)
         with timings.phase(VERIFYING):
             verification.collect(placement.watches, arms, timings.host_us, taken)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import ctypes
 import itertools
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +55,8 @@ class Preparation:
         self._host_us: Mapping[str, float] = {}
         self._eviction_us = 0.0
         self._launches: dict[str, int] = {}
+        self._longer: Counter[str] = Counter()
+        """By arm, how often its head start was doubled."""
         self._persisting = PersistingLines() if self._on_gpu and self._cold else None
         self._groups = groups or {}
         self._called: set[str] | None = None
@@ -70,9 +73,13 @@ class Preparation:
         for sample in samples:
             self._launches[sample.arm] = sample.kernels
 
+    def lengthen(self, arm: str) -> None:
+        """Double the head start of an arm whose calls waited for the host, for the rest of the case; `SPIN_LIMIT_US` bounds it."""
+        self._longer[arm] += 1
+
     def spin_us(self, arm: str) -> float:
         """Microseconds that the GPU spins before it empties the cache for a call of this arm."""
-        factor = SINGLE_FACTOR if self._launches.get(arm) == 1 else CHAIN_FACTOR
+        factor = (SINGLE_FACTOR if self._launches.get(arm) == 1 else CHAIN_FACTOR) * 2 ** self._longer[arm]
         return max(0.0, min(SPIN_LIMIT_US, factor * self._host_us.get(arm, 0.0) - self._eviction_us))
 
     def __call__(self, arm: Arm) -> None:

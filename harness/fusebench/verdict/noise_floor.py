@@ -20,6 +20,9 @@ from .accuracy_change import less_accurate
 from .baseline.judgement import Judgement, results_by_place
 from .margins.call_classes import DURATION_CLASSES_US, call_class, class_words, launches_of
 
+SPREAD_WORDS = "identical machine code differed by up to"
+"""How the sentence begins that a run keeps about the gate against its baseline."""
+
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
     """The noise of the A/A pairs of one class of calls."""
@@ -177,4 +180,4 @@ def noise_line(spreads: Sequence[Spread], judgements: Iterable[Judgement]) -> st
         known = any(one.same_code is False for one in judgements)
         missing = "no kernel's machine code is the baseline's" if known else "what machine code ran is not in both records"
         return f"identical machine code: {missing}, so its noise is not known"
-    return f"identical machine code differed by up to {', '.join(map(str, spreads))}"
+    return f"{SPREAD_WORDS} {', '.join(map(str, spreads))}"

@@ -67,7 +67,7 @@ class Watched:
             compiled = self._jit_function[grid](*args, **kwargs)
             listener = current_listener()
             if listener is not None:
-                listener.note(*_triton_code(compiled, grid), [*args, *sorted(kwargs.items())])
+                listener.note(*_triton_code(compiled, grid), _runtime_arguments(self._jit_function, args, kwargs))
             if self._recorder is None:
                 return compiled
             names = self._jit_function.arg_names[len(args) :]
@@ -89,8 +89,23 @@ def _triton_code(compiled: Any, grid: Any) -> tuple[str, bytes | None, tuple[Any
     if compiled is None or callable(grid):
         return "triton", None, ()
     metadata = compiled.metadata
-    geometry = (tuple(grid), metadata.num_warps, metadata.shared, getattr(metadata, "cluster_dims", None))
+    ways = (getattr(metadata, "launch_cooperative_grid", False), getattr(metadata, "launch_pdl", False))
+    geometry = (tuple(grid), metadata.num_warps, metadata.shared, getattr(metadata, "cluster_dims", None), *map(bool, ways))
     return compiled.name, compiled.asm.get("cubin"), geometry
+
+
+def _runtime_arguments(jit_function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments that the launch passes to the machine code, by place and then by name.
+
+    Constants of the compilation and options of the compiler are in the code.  Counted as arguments they would tell code apart that gained a
+    constant and is the same to the last instruction.
+    """
+    parameters = getattr(jit_function, "params", None)
+    if parameters is None:  # an autotuner, for example
+        return [*args, *sorted(kwargs.items())]
+    passed = {parameter.name for parameter in parameters if not parameter.is_constexpr}
+    by_place = [value for parameter, value in zip(parameters, args, strict=False) if parameter.name in passed]
+    return [*by_place, *sorted((name, value) for name, value in kwargs.items() if name in passed)]
 
 
 def _triton_run(compiled: Any, grid: Sequence[int]) -> Run:

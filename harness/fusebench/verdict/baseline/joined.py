@@ -20,6 +20,7 @@ from ...stats.student import quantile
 from ...stats.weighted import suite_summaries
 from ..comparability import record_differences
 from ..margins.support import own_variance, units_of
+from ..noise_floor import SPREAD_WORDS
 from .older_run import OlderRun, runs_of
 
 FEWEST_PROCESSES = 8
@@ -28,9 +29,8 @@ one run of eight, are enough."""
 
 MOST_ERROR = 0.1
 """A time with a larger standard error was disturbed, or measured in too few placements.  Two of 1190 times of a nightly that a budget had
-thinned out had one, and one of them was 2.7 times as long as usual.  It moves the mean of six runs by 17 %.  In a nightly of two processes
-of three placements each, 5 of 1520 times of the baseline's kernels had one: the host was late inside of these chains, up to 5 times as long
-as usual."""
+thinned out had one, and one of them was 2.7 times as long as usual.  It moves the mean of six runs by 17 %.  In a nightly of
+two processes of three placements each, five chains of 1388 times had one: a slow host made placements of them up to 8 times as long."""
 
 
 def join_runs(runs: Sequence[Run]) -> Run:
@@ -43,7 +43,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
     A joined record may be among the older runs.  Each of its times counts as many times as runs are behind it, so that a baseline which
     grows run by run is that of all runs at once.  Of its runs, those behind no time any more are left out.
 
-    Verdicts go, and exit codes that came from them: they judged one run's times by the last baseline.
+    Verdicts go, their evidence, and exit codes that came from them: they judged one run's times by the last baseline.
 
     Raises:
         RunRecordError: no run, one run twice, a joined record as the newest run, or runs of different devices, timers or cache states.
@@ -79,6 +79,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
         cases=cases,
         results=results if len(kept) == len(joined) else [_renumbered(one, sorted(kept)) for one in results],
         exit_code=newest.exit_code if newest.exit_code == ExitCode.KERNEL_FAILED else ExitCode.PASS,
+        warnings=[one for one in newest.warnings if not one.startswith(SPREAD_WORDS)],
     )
 
 
@@ -159,7 +160,7 @@ def shares(runs: Sequence[Run]) -> list[str]:
 def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedRun], limit_us: float | None) -> Result:
     """The result of all runs, of which the newest is the last of `joined`; `limit_us` is the case's time at the speed of light."""
     newest = result.measurement
-    result = msgspec.structs.replace(result, verdict=None)
+    result = msgspec.structs.replace(result, verdict=None, attachments=())
     if newest is None:
         return result
     key = result.case_key
