@@ -124,7 +124,8 @@ def promote(
 
 def _say_what_runs_lack(record: Run, runs: Sequence[Run]) -> None:
     """Name the times of the baseline `record` that rest on fewer runs, the reasons, and times that were disturbed."""
-    from ..verdict.baseline.joined import MOST_ERROR, disturbed, partly_joined, shares
+    from ..verdict.baseline.joined import disturbed, partly_joined, shares
+    from ..verdict.margins.support import MOST_ERROR
 
     if partly := partly_joined(record):
         gating = sum(one.speed_gates for one in partly)

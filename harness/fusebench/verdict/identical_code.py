@@ -65,22 +65,27 @@ def verdict_in_changed_folder(speed: Verdict, what: str, data: Sequence[str]) ->
     return msgspec.structs.replace(speed, kind=VerdictKind.UNDECIDED, reason=reason)
 
 
-def verdict_on_unchanged(speed: Verdict, differences: Sequence[str], *, noise_known: bool = False) -> Verdict:
+def verdict_on_unchanged(speed: Verdict, differences: Sequence[str], *, noise_known: bool = False, disturbed: str = "") -> Verdict:
     """The verdict on machine code that is the same in both runs.
 
     Where the same code is slower or faster beyond the margin, something else changed: until it is found, the verdict is undecided.  Within
-    the margin or across it the kernel passes, and the reason says so where its times differ beyond noise.
+    the margin or across it the kernel passes, and the reason says so where its times differ beyond noise.  A time that was disturbed and is
+    far off does not pass.
 
     Args:
         speed: the verdict by the times alone.
         differences: other differences between the two runs, which the reason names as suspects.
         noise_known: whether the interval holds all noise between runs, so that a change outside of it is none.
+        disturbed: what shows that the time was disturbed and is far off, in words.  Its interval is so wide that it would hold any change.
     """
     if speed.change is None:
         return speed
     suspects = "; ".join(differences) or "a clock, the machine or the measurement, since the records name no difference"
     if speed.kind in CHANGES:
         reason = f"identical machine code, so what changed is not the kernel ({speed.reason}); suspect {suspects}"
+        return msgspec.structs.replace(speed, kind=VerdictKind.UNDECIDED, reason=reason)
+    if disturbed:
+        reason = f"identical machine code, {describe_change(speed.change)}, but the time was disturbed: {disturbed}; measure again"
         return msgspec.structs.replace(speed, kind=VerdictKind.UNDECIDED, reason=reason)
     if noise_known and not speed.change.low <= 1.0 <= speed.change.high:
         reason = f"identical machine code, but its times differ beyond the noise between runs, {describe_change(speed.change, 2)}"

@@ -56,6 +56,25 @@ def test_another_gpu_of_the_model_is_a_suspect(synthetic: ModuleType) -> None:
     assert "board: GPU-00000000 -> GPU-1" in at(judged, synthetic.FUSED).verdict.reason
 
 
+@pytest.mark.parametrize(("factor", "kind"), [(1.6, VerdictKind.UNDECIDED), (1 / 1.6, VerdictKind.UNDECIDED), (1.05, VerdictKind.PASS)])
+def test_a_disturbed_time_of_identical_code_that_is_far_off_does_not_pass(synthetic: ModuleType, factor: float, kind: VerdictKind) -> None:
+    """Its placements differ by multiples, so that the interval holds any change; a late host does this to a chain of launches."""
+    run = synthetic.with_code(synthetic.make_run(run_id="new", slow={(CASE, synthetic.FUSED): factor}))
+
+    def disturbed(one: Result) -> Result:
+        timing = one.measurement
+        assert timing is not None
+        value = timing.time_us.value
+        wide = msgspec.structs.replace(timing.time_us, low=value / 3, high=value * 3)
+        return msgspec.structs.replace(one, measurement=msgspec.structs.replace(timing, time_us=wide))
+
+    touched = [disturbed(one) if (one.case, one.kernel) == (CASE, synthetic.FUSED) else one for one in run.results]
+    judged = judge_run(msgspec.structs.replace(run, results=touched), synthetic.with_code(synthetic.make_run()), RULE)
+    found = at(judged, synthetic.FUSED)
+    assert (found.verdict.kind, found.same_code) == (kind, True)
+    assert ("the time was disturbed: its placements differ, standard error" in found.verdict.reason) == (kind is VerdictKind.UNDECIDED)
+
+
 @pytest.mark.parametrize("factor", [1.0, 1.02, 1 / 1.02])
 def test_identical_code_inside_the_margin_or_across_it_passes(synthetic: ModuleType, factor: float) -> None:
     judged = gate(synthetic, [], slow={(CASE, synthetic.FUSED): factor})

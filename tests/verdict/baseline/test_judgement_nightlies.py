@@ -189,13 +189,15 @@ def test_a_gate_of_one_nightly_against_another_accuses_nobody(pair: tuple[int, i
     assert any(one.verdict.kind is VerdictKind.REGRESSION for one in judgements), "compiled code did become slower"
 
 
-@pytest.mark.parametrize("new", [0, 1])
-def test_a_gate_of_the_same_machine_code_passes_everything_that_has_a_say(new: int) -> None:
-    """Of speed and of accuracy, whichever came first."""
+@pytest.mark.parametrize(("new", "disturbed"), [(0, []), (1, [("b1_heads_32_1", "rotary_embedding/split_triton@1")])])
+def test_a_gate_of_the_same_machine_code_passes_all_that_has_a_say_but_a_disturbed_time(new: int, disturbed: list[tuple[str, str]]) -> None:
+    """Of speed and of accuracy, whichever came first.  One chain of small launches is 27 % off, and its placements differ by multiples."""
     runs = of_one_code()
     judgements = [one for one in judge_run(runs[new], runs[1 - new], RULE).judgements if one.verdict.gating]
     assert len(judgements) == 730
-    assert {one.verdict.kind for one in judgements} == {VerdictKind.PASS}
+    others = [one for one in judgements if one.verdict.kind is not VerdictKind.PASS]
+    assert [(one.case, one.kernel) for one in others] == disturbed
+    assert all((one.verdict.kind, "the time was disturbed" in one.verdict.reason) == (VerdictKind.UNDECIDED, True) for one in others)
     assert all("identical machine code" in one.verdict.reason for one in judgements)
 
 

@@ -19,7 +19,7 @@ from ...stats.scatter import standard_error
 from ...stats.student import quantile
 from ...stats.weighted import suite_summaries
 from ..comparability import record_differences
-from ..margins.support import own_variance, units_of
+from ..margins.support import is_disturbed, own_variance, units_of
 from ..noise_floor import SPREAD_WORDS
 from .older_run import OlderRun, runs_of
 
@@ -27,18 +27,13 @@ FEWEST_PROCESSES = 8
 """A baseline of fewer processes has an objection: gates against it leave more kernels undecided.  Eight nightlies of one process each, or
 one run of eight, are enough."""
 
-MOST_ERROR = 0.1
-"""A time with a larger standard error was disturbed, or measured in too few placements.  Two of 1190 times of a nightly that a budget had
-thinned out had one, and one of them was 2.7 times as long as usual.  It moves the mean of six runs by 17 %.  In a nightly of
-two processes of three placements each, five chains of 1388 times had one: a slow host made placements of them up to 8 times as long."""
-
 
 def join_runs(runs: Sequence[Run]) -> Run:
     """The newest of `runs`, with the times of all of them.
 
     Each run counts the same.  A time of another run is brought to the newest one's machine state as a gate does: by the drift of the
     streaming yardsticks and of the launch gaps.  A kernel on a case joins the runs that timed it with the newest run's code; the others are
-    left out of that time.  So is a time that was disturbed (`MOST_ERROR`), where another run has one that was not.
+    left out of that time.  So is a time that was disturbed (`margins.support.MOST_ERROR`), where another run has one that was not.
 
     A joined record may be among the older runs.  Each of its times counts as many times as runs are behind it, so that a baseline which
     grows run by run is that of all runs at once.  Of its runs, those behind no time any more are left out.
@@ -132,14 +127,9 @@ def partly_joined(run: Run) -> list[Result]:
 
 
 def disturbed(run: Run) -> list[Result]:
-    """The timed results of a measured run whose standard error is above `MOST_ERROR`: they join no times of other runs."""
+    """The timed results of a measured run whose standard error is above `margins.support.MOST_ERROR`: they join no times of other runs."""
     timed = [] if run.joined else [one for one in run.results if one.measurement is not None]
-    return [one for one in timed if one.measurement is not None and _disturbed(own_variance(one.measurement))]
-
-
-def _disturbed(variance: float) -> bool:
-    """Whether a time whose logarithm has this variance was disturbed; one placement alone, which has no scatter, does not tell."""
-    return MOST_ERROR**2 < variance < math.inf
+    return [one for one in timed if one.measurement is not None and is_disturbed(own_variance(one.measurement))]
 
 
 def shares(runs: Sequence[Run]) -> list[str]:
@@ -167,10 +157,10 @@ def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedR
     found = [(other, timing) for other in others if (timing := other.alike(result)) is not None]
     own = _Part(0.0, own_variance(newest), 1)
     parts = [_Part(other.log_ratio(one, newest, key), own_variance(one), max(1, len(one.runs))) for other, one in found]
-    if quiet := [number for number, part in enumerate(parts) if not _disturbed(part.variance)]:
+    if quiet := [number for number, part in enumerate(parts) if not is_disturbed(part.variance)]:
         # What a disturbed time tells of the kernel is less than what it adds to the mean's error.
         found, parts = [found[number] for number in quiet], [parts[number] for number in quiet]
-    left_out = bool(quiet) and _disturbed(own.variance)
+    left_out = bool(quiet) and is_disturbed(own.variance)
     counted = [*(one for _, one in found), *([] if left_out else [newest])]
     processes = sum(one.processes for one in counted)
     alone = not found  # its intervals stay as they are; others are over the processes of the joined time, also where a speedup is one run's
@@ -185,7 +175,7 @@ def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedR
             if one.speedup is not None and (runs := other.runs_of_speedup(result, one)):
                 log = math.log(one.speedup.value / speedup.value)
                 parts.append(_Part(log, standard_error(one.speedup, units_of(one)) ** 2, runs))
-        if not parts or not (left_out or (base is not None and _disturbed(own_variance(base)))):
+        if not parts or not (left_out or (base is not None and is_disturbed(own_variance(base)))):
             parts = [of_newest, *parts]
         speedup = _mean(speedup, parts, processes)
     behind = [] if left_out else [(len(joined) - 1, others[0].board_in_newest(key))]

@@ -23,7 +23,7 @@ from ..comparability import board_differences, case_differences, fingerprint_dif
 from ..identical_code import verdict_on_unchanged
 from ..margins.call_classes import launches_of, makes_several
 from ..margins.rule import MarginRule
-from ..margins.support import board_of, change_between
+from ..margins.support import MOST_ERROR, board_of, change_between, is_disturbed, own_variance
 from .yardsticks import (
     Basis,
     Drift,
@@ -163,7 +163,8 @@ class _Judge:
         if unchanged:
             # A common slowdown of all kernels is not noise of this one: it needs a cause, as a regression does.
             by_times = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.yardstick_slower_too else speed
-            speed = verdict_on_unchanged(by_times, self.other_differences, noise_known=found.reference is not None)
+            known = found.reference is not None
+            speed = verdict_on_unchanged(by_times, self.other_differences, noise_known=known, disturbed=_disturbed(new, old, change))
         if change is not None and self.new_cases[new.case_key].suspicion and new.measurement is not None:
             again = f"measured in {new.measurement.processes} fresh processes, because it was a suspect after the first"
             speed = msgspec.structs.replace(speed, reason=f"{speed.reason}; {again}")
@@ -255,6 +256,18 @@ def results_by_place(run: Run) -> dict[tuple[str, str, str], Result]:
 
 def _index(run: Run) -> dict[tuple[str, str], Result]:
     return {(result.case_key, result.kernel): result for result in run.results}
+
+
+def _disturbed(new: Result, old: Result, change: Estimate | None) -> str:
+    """What shows that the new time is far off by chance, in words; empty if nothing does."""
+    now, then = new.measurement, old.measurement
+    if now is None or then is None or change is None or abs(math.log(change.value)) <= MOST_ERROR or not is_disturbed(own_variance(now)):
+        return ""
+    units = "processes" if now.processes > 1 else "placements"
+    text = f"its {units} differ, standard error {100 * math.sqrt(own_variance(now)):.0f} %"
+    if makes_several(now.kernels) and now.gap_us is not None and then.gap_us is not None:
+        text += f", and the GPU idled {now.gap_us:.1f} us inside of a call, {then.gap_us:.1f} us in the baseline, as where the host is late"
+    return text
 
 
 def _ran(result: Result | None) -> bool:
