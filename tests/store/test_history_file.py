@@ -12,9 +12,12 @@ from fusebench.errors import RunRecordError
 from fusebench.schema import OutputError, Run, Sample
 from fusebench.store.history_file import NOT_KEPT, KeptRun, keep_run, read_history_file, write_history
 from fusebench.store.run_folder import write_run
+from fusebench.store.tables import COMPRESSION
 from fusebench.verdict.baseline.compare_to_baseline import judge_run
 from fusebench.verdict.margins.rule import MarginRule
 from fusebench.verdict.record_validation import faults
+
+REPOSITORY = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -91,6 +94,22 @@ def test_times_per_replicate_come_from_the_samples(tmp_path: Path, synthetic: Mo
     assert (second.late, second.late_opening, second.late_after_round_0) == (2, 1, 1)
     write_history(tmp_path / "h.parquet", [kept])
     assert read_history_file(tmp_path / "h.parquet")[0].replicates == kept.replicates
+
+
+def test_floating_point_numbers_take_less_room_than_with_a_dictionary(tmp_path: Path) -> None:
+    """Of the stored runs, which are read from the repository."""
+    import pyarrow.parquet
+
+    file = REPOSITORY / "results" / "history" / "nvidia_h200.parquet"
+    write_history(tmp_path / "h.parquet", read_history_file(file))
+    columns = pyarrow.parquet.ParquetFile(tmp_path / "h.parquet").metadata.row_group(0)
+    kinds = {(one := columns.column(i)).path_in_schema: (one.physical_type, one.encodings) for i in range(columns.num_columns)}
+    numbers = {path: used for path, (kind, used) in kinds.items() if kind in ("FLOAT", "DOUBLE")}
+    assert len(numbers) > 20
+    assert {path for path, used in numbers.items() if "BYTE_STREAM_SPLIT" not in used} == set()
+    table = pyarrow.parquet.read_table(tmp_path / "h.parquet")
+    pyarrow.parquet.write_table(table, tmp_path / "plain.parquet", **COMPRESSION)
+    assert (tmp_path / "h.parquet").stat().st_size < 0.85 * (tmp_path / "plain.parquet").stat().st_size
 
 
 def test_a_run_is_kept_once_and_in_order_of_time(tmp_path: Path, runs: list[Run]) -> None:

@@ -190,7 +190,7 @@ def test_a_gate_of_one_nightly_against_another_accuses_nobody(pair: tuple[int, i
 
 
 @pytest.mark.parametrize(("new", "disturbed"), [(0, []), (1, [("b1_heads_32_1", "rotary_embedding/split_triton@1")])])
-def test_a_gate_of_the_same_machine_code_passes_all_that_has_a_say_but_a_disturbed_time(new: int, disturbed: list[tuple[str, str]]) -> None:
+def test_a_gate_of_the_same_machine_code_passes_all_that_gates_but_a_disturbed_time(new: int, disturbed: list[tuple[str, str]]) -> None:
     """Of speed and of accuracy, whichever came first.  One chain of small launches is 27 % off, and its placements differ by multiples."""
     runs = of_one_code()
     judgements = [one for one in judge_run(runs[new], runs[1 - new], RULE).judgements if one.verdict.gating]
