@@ -20,6 +20,7 @@ BASELINE = Path(__file__).parents[2] / "results" / "baselines" / "nvidia_h200"
 def stopped() -> Run:
     run = read_run(BASELINE)
     asked = {"selected": ("smoke",), "selected_op": None, "selected_kernels": "fused_*", "selected_cases": None}
+    asked["command"] = "fusebench run --suite smoke --kernel 'fused_*'"
     return msgspec.structs.replace(run, complete=False, suites=[], cases=[], results=[], kernels=[], **asked)
 
 
@@ -47,6 +48,10 @@ def test_an_interruption_prints_how_to_go_on(stopped: Run, tmp_path: Path, capsy
     outcome = Outcome(record=stopped, folder=folder, interruption=KeyboardInterrupt(), kept="what was measured is kept")
     with pytest.raises(KeyboardInterrupt):
         show_run(outcome, json=False)
+    assert f"go on with it by: {stopped.command} --resume '{folder}'" in capsys.readouterr().err
+    again = msgspec.structs.replace(outcome, record=msgspec.structs.replace(stopped, command=f"{stopped.command} --resume 'an older run'"))
+    with pytest.raises(KeyboardInterrupt):
+        show_run(again, json=False)
     assert f"go on with it by: {stopped.command} --resume '{folder}'" in capsys.readouterr().err
     with pytest.raises(KeyboardInterrupt):
         show_run(outcome, json=False, resumable=False)

@@ -139,6 +139,18 @@ def test_one_draw_that_spoils_one_kernel_alone_accuses_it_of_no_loss_where_its_r
     assert accuracy_loss(msgspec.structs.replace(new, outputs=(every,)), old), "the split chain is spared by every draw"
 
 
+def test_an_older_record_without_a_spread_is_held_against_the_other_ones() -> None:
+    """Output y of split_torch@1 on norm_scale_shift_gate_select01:batch1_128x3072: fresh draws, and the fixed ones of older records."""
+    fresh = OutputError(name="y", unit="channel", rms=3.787e-3, split_rms=3.787e-3, rounding=1.67836e-3, spread=0.0912, ratio_spread=0.0)
+    fixed = OutputError(name="y", unit="channel", rms=2.841e-3, split_rms=2.841e-3, rounding=1.67829e-3)
+    known = msgspec.structs.replace(checks(f"{HARD[0]}@1", 1)[0], elements=3145728)
+    new, old = (msgspec.structs.replace(known, outputs=(one,)) for one in (fresh, fixed))
+    assert [accuracy_loss(one, other) for one, other in permutations((new, old), 2)] == ["", ""]
+    assert all(accuracy_loss(worse(one, 1.6), other) for one, other in permutations((new, old), 2)), "a loss of its own shows"
+    both = [msgspec.structs.replace(one, outputs=(msgspec.structs.replace(one.outputs[0], spread=None),)) for one in (new, old)]
+    assert accuracy_loss(*both), "without any spread nothing explains it"
+
+
 @pytest.mark.exhaustive
 def test_ten_thousand_pairs_of_checks_on_fresh_draws_accuse_nobody() -> None:
     keys = [key for key in small_cases() if not key.endswith("@33")]

@@ -79,7 +79,7 @@ class Preparation:
 
     def spin_us(self, arm: str) -> float:
         """Microseconds that the GPU spins before it empties the cache for a call of this arm."""
-        factor = (SINGLE_FACTOR if self._launches.get(arm) == 1 else CHAIN_FACTOR) * 2 ** self._longer[arm]
+        factor = (SINGLE_FACTOR if self._launches.get(arm) == 1 else CHAIN_FACTOR) * (1 << self._longer[arm])
         return max(0.0, min(SPIN_LIMIT_US, factor * self._host_us.get(arm, 0.0) - self._eviction_us))
 
     def __call__(self, arm: Arm) -> None:
