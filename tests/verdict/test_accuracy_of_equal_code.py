@@ -151,6 +151,19 @@ def test_an_older_record_without_a_spread_is_held_against_the_other_ones() -> No
     assert accuracy_loss(*both), "without any spread nothing explains it"
 
 
+def test_the_oldest_records_are_held_against_the_scatter_of_the_ratio_to_the_split_chain() -> None:
+    """Output y of fused_triton@2 on the same case: without a rounding error, only the ratio to the split chain's error is compared."""
+    fresh = OutputError(name="y", unit="channel", rms=1.678e-3, split_rms=3.787e-3, rounding=1.678e-3, spread=0.0123, ratio_spread=0.0994)
+    oldest = OutputError(name="y", unit="channel", rms=1.678e-3, split_rms=2.821e-3)
+    known = msgspec.structs.replace(checks(f"{HARD[0]}@1", 1)[0], elements=3145728)
+    new, old = (msgspec.structs.replace(known, outputs=(one,)) for one in (fresh, oldest))
+    assert [accuracy_loss(one, other) for one, other in permutations((new, old), 2)] == ["", ""]
+    usual = msgspec.structs.replace(new, outputs=(msgspec.structs.replace(fresh, ratio_spread=0.01),))
+    assert accuracy_loss(worse(usual, 2.0), old), "a loss shows where the ratio scatters as usual"
+    unknown = msgspec.structs.replace(new, outputs=(msgspec.structs.replace(fresh, ratio_spread=None),))
+    assert accuracy_loss(old, unknown), "without any scatter nothing explains it"
+
+
 @pytest.mark.exhaustive
 def test_ten_thousand_pairs_of_checks_on_fresh_draws_accuse_nobody() -> None:
     keys = [key for key in small_cases() if not key.endswith("@33")]

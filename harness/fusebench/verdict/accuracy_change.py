@@ -7,6 +7,7 @@ keep it. So growth has its own, narrower margin, and a kernel that became faster
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import msgspec
 
@@ -73,9 +74,19 @@ def _worst_output(new: Accuracy, old: Accuracy) -> tuple[float, str, bool]:
         return (*max(_growth_of_output(one, earlier) for one, earlier in both), False)
     what = "rms error relative to the split chain's"
     channels = [(one.channel_rms_error, one.split_channel_rms_error) for one in (new, old)]
+    outputs = (*new.outputs, *old.outputs)
     if all(own > 0 for own, _ in channels):
-        return _relative_growth(*channels), what, False
-    return _relative_growth(*((one.rms_error, one.split_rms_error) for one in (new, old))), what, True
+        return _certain_beside(_relative_growth(*channels), outputs), what, False
+    return _certain_beside(_relative_growth(*((one.rms_error, one.split_rms_error) for one in (new, old))), outputs), what, True
+
+
+def _certain_beside(growth: float, outputs: Sequence[OutputError]) -> float:
+    """A `growth` relative to the split chain's errors, as far as the largest scatter of that ratio among `outputs` makes it certain.
+
+    All of it where no output's scatter is known: between records that are both older.
+    """
+    known = [one.ratio_spread for one in outputs if one.ratio_spread is not None]
+    return _certain(growth, max(known), max(known)) if known else growth
 
 
 def _growth_of_output(new: OutputError, old: OutputError) -> tuple[float, str]:
@@ -84,7 +95,7 @@ def _growth_of_output(new: OutputError, old: OutputError) -> tuple[float, str]:
     what = f"rms error of output {new.name!r}"
     if new.rounding is None or old.rounding is None:
         split = [max(one.split_rms, one.floor) for one in (new, old)]
-        return _relative_growth((own, split[0]), (earlier, split[1])), f"{what} relative to the split chain's"
+        return _certain_beside(_relative_growth((own, split[0]), (earlier, split[1])), (new, old)), f"{what} relative to the split chain's"
     expected = max(_on_other_draws(earlier, old.rounding, new.rounding), new.floor)
     growth = _beyond_draws(_growth(own, expected), (own, new), (earlier, old))
     return growth, what if new.rounding == old.rounding else f"{what}, allowing for how these draws round,"
