@@ -67,6 +67,16 @@ def test_a_kept_listing_gives_the_same_answer_as_the_loader(
     assert len(loads) == 1, "one load answers for every suite"
 
 
+def test_a_case_that_the_kept_listing_lacks_is_put_to_the_kernels(fusebench: Run, toy_project: Path, loads: list[Question]) -> None:
+    """The op's facts of the case are asked first, in a process without kernels: none there declines anything."""
+    fusebench("list", "kernels", "--suite", "scale")
+    suite = toy_project / "mine.toml"
+    suite.write_text((toy_project / "suites" / "scale.toml").read_text().replace("4097", "4099"))
+    for _ in range(2):
+        assert fusebench("list", "kernels", "--suite", str(suite)).stdout.count("no: size 4099") == 1
+    assert len(loads) == 2, "what the second command learned is kept, too"
+
+
 def test_every_change_of_the_files_is_seen(fusebench: Run, toy_project: Path, loads: list[Question]) -> None:
     assert ids(fusebench) == ["scale/fast@2", "scale/split@1"]
     file = add(toy_project, "more")

@@ -117,7 +117,7 @@ def entries_folder() -> Path:
     """The folder of entries in the user's cache folder."""
     from ...user_cache import own_cache
 
-    return own_cache() / "kernels"
+    return own_cache() / "declarations"
 
 
 def _contents(roots: Sequence[Path]) -> dict[Path, bytes] | None:

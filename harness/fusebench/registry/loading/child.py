@@ -77,8 +77,9 @@ class _Loader:
                 return self._load_kernels(question)
             if isinstance(question, AskFacts):
                 return self._facts(question.op, question.params)
-            kernels = self._kernels or self._loaded()
-            return kernels.support(Case(suite="", name="", op=question.op, params=question.params))
+            if self._kernels is None:
+                return Failed("the question which kernels take a case came before the kernels were loaded")
+            return self._kernels.support(Case(suite="", name="", op=question.op, params=question.params))
         except Exception as error:  # noqa: BLE001 - the parent says it
             return Failed(f"{type(error).__name__}: {error}")
 

@@ -66,6 +66,8 @@ class Declarations(Lookup[DeclaredOp, DeclaredKernel]):
         """Whether the loader process was asked anything."""
         self._first_problems = list(problems)
         self._process: LoaderProcess | None = None
+        self._with_kernels = False
+        """Whether the process has loaded the kernels: not where these were known before, and it was asked about ops alone."""
         self._wanted: AskKernels | None = None
         self._narrow = False
         self._loaded = False
@@ -139,6 +141,7 @@ class Declarations(Lookup[DeclaredOp, DeclaredKernel]):
 
         known, key = self._support.setdefault(case.op, {}), parameters_key(case.params)
         if key not in known:
+            self._require_kernels()
             self._support.setdefault(case.op, {})[key] = self._ask(AskSupport(case.op, dict(case.params)), CaseSupport)
         return self._support[case.op][key]
 
@@ -167,6 +170,7 @@ class Declarations(Lookup[DeclaredOp, DeclaredKernel]):
             return
         self._loaded = True
         found = self._ask(self._wanted, FoundKernels)
+        self._with_kernels = True
         self._take_ops(found.ops)
         self._kernels = {str(one.id): one for one in found.kernels}
         self._problems = [one.problem for one in found.problems]
@@ -208,10 +212,15 @@ class Declarations(Lookup[DeclaredOp, DeclaredKernel]):
 
             setup = LoaderSetup(roots=self.roots, excluded=dict(self.excluded), bytecode=not sys.dont_write_bytecode)
             silence_s = SILENCE_S if self.silence_s is None else min(SILENCE_S, self.silence_s)
-            self._process = LoaderProcess(setup, silence_s=silence_s)
+            self._process, self._with_kernels = LoaderProcess(setup, silence_s=silence_s), False
             if about_case and self._loaded:
                 self._reload()
         return self._process
+
+    def _require_kernels(self) -> None:
+        """Have the process load the kernels, if it has not: without them, none would decline anything."""
+        if self._process is None or not self._with_kernels:
+            self._reload()
 
     def _reload(self) -> None:
         """Have a new process load the kernels, as the one before had."""
