@@ -68,6 +68,11 @@ class _Placed:
             arena.fill()
 
 
+def tensors_like(expected: Sequence[TensorSpec], device: torch.device) -> list[torch.Tensor]:
+    """Tensors of the sizes and dtypes of `expected`, made on `device` at once: a meta tensor's `empty_like` imports SymPy, for seconds."""
+    return [torch.empty(one.size, dtype=dtype_of(one.dtype), device=device) for one in expected]
+
+
 class Caller:
     """Makes the calls of one kernel on one device."""
 
@@ -90,8 +95,7 @@ class Caller:
     def run(self, batch: Batch, region: Region) -> BatchDone:
         """Make every call of `batch`; errors of the kernel are raised as they are."""
         region.follow(batch.region_bytes)
-        like = [torch.empty(one.size, dtype=dtype_of(one.dtype), device="meta") for one in batch.expected]
-        like = [torch.empty_like(one, device=self._device) for one in like] if self._device.type == "cuda" else like
+        like = tensors_like(batch.expected, self._device if self._device.type == "cuda" else torch.device("meta"))
         placed = [_Placed(one, region, self._device, self._positional, self._mutable) for one in batch.calls]
         done: list[CallDone] = []
         self._calls_cpu_ns = self._others_cpu_ns = 0
