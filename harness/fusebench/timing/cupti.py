@@ -9,7 +9,6 @@ H200.
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -46,29 +45,28 @@ class CuptiTimer:
         """Make the calls and return the profiler's events, for `attribute`."""
         import torch
         from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
-        from torch.profiler import ProfilerActivity, profile
 
-        # One profiler cycle suffices.  `acc_events` would silence torch's warning, but it makes the profiler build its own tables of
-        # all events at once: 0.7 s for the twelve replicates of a case, for unused tables.
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*[Pp]rofiler clears events")
-            # The backend's own line ends where our first line begins.
-            lines = _ExperimentalConfig(custom_profiler_config=f"\n{self._kineto_config}") if self._kineto_config else None
-            with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], experimental_config=lines) as profiler:
-                followed: Callable[[], None] = _nothing
-                for index, arm in enumerate(calls):
-                    with _RecordFunctionFast(BETWEEN), _without_operators():
-                        followed()
-                        followed = _nothing  # what the call returned is free before the next one allocates
-                        prepare(arm)
-                    with _RecordFunctionFast(f"{CALL}{index}"), _without_operators():
-                        returned = arm.call()
-                    followed = functools.partial(arm.after, returned)
-                    del returned
+        # Not `torch.profiler.profile`, which has one of these: it looks up a setting of Inductor and imports 900 modules for that, SymPy
+        # among them, which took each measuring process 2 s and more.
+        from torch.autograd.profiler import profile
+
+        # The backend's own line ends where our first line begins.
+        lines = _ExperimentalConfig(custom_profiler_config=f"\n{self._kineto_config}") if self._kineto_config else None
+        with profile(use_device="cuda", use_kineto=True, experimental_config=lines) as profiler:
+            followed: Callable[[], None] = _nothing
+            for index, arm in enumerate(calls):
                 with _RecordFunctionFast(BETWEEN), _without_operators():
                     followed()
-                    torch.cuda.synchronize()
-        return list(profiler.profiler.kineto_results.events())
+                    followed = _nothing  # what the call returned is free before the next one allocates
+                    prepare(arm)
+                with _RecordFunctionFast(f"{CALL}{index}"), _without_operators():
+                    returned = arm.call()
+                followed = functools.partial(arm.after, returned)
+                del returned
+            with _RecordFunctionFast(BETWEEN), _without_operators():
+                followed()
+                torch.cuda.synchronize()
+        return list(profiler.kineto_results.events())
 
 
 def _nothing() -> None:

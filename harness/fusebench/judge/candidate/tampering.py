@@ -25,7 +25,7 @@ _WATCHED = (
     ("torch", torch, "empty empty_like zeros frombuffer sum equal allclose isclose is_tensor"),
     ("torch.Tensor", torch.Tensor, "copy_ clone data_ptr untyped_storage numel stride fill_"),
     ("torch.cuda", torch.cuda, "synchronize Event current_stream Stream"),
-    ("torch.profiler", torch.profiler, "profile"),
+    ("torch.autograd.profiler", torch.autograd.profiler, "profile _prepare_profiler _enable_profiler _disable_profiler"),
     ("threading", threading, "Thread"),
 )
 _HOOKS = frozenset({"sys.setprofile", "sys.settrace", "sys.monitoring.register_callback"})
