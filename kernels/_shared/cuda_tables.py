@@ -1,20 +1,16 @@
-"""The split of a norm's rows over teams of warps that share tables in shared memory (the constants of row_tables.cuh).
-
-No GPU has run these kernels yet: the limits are those of the compiler (no spills on sm_90) and of the shared memory.
-"""
+"""The split of a norm's rows over teams of warps that share tables in shared memory (the constants of row_tables.cuh)."""
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
 
 from .cuda_stream import LEAST_NEIGHBOURS
 from .modulated_params import ITEM_SIZES, ModulatedParams
-from .modulation import ROW, Broadcast, Form
+from .modulation import ROW, Broadcast
 
 HOPPER_BYTES = 227 * 1024
 """Shared memory that a block may ask for (H100, H200)."""
@@ -60,7 +56,7 @@ class TableSplit(NamedTuple):
 @functools.cache
 def split_tables(
     hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, shared_limit: int, *, section_rows: int, kinds: int,
-    most_vectors: int, most_warps: int = TEAM_WARPS, sets: int = 0,
+    most_vectors: int, most_warps: int = TEAM_WARPS,
 ) -> TableSplit | None:  # fmt: skip
     """Choose the teams of a block; None where two rows and a table do not fit into its shared memory.
 
@@ -71,20 +67,16 @@ def split_tables(
         kinds: float32 values per element of a table.
         most_vectors: vectors of 16 bytes that a lane may hold of a row.
         most_warps: warps of a block for which the registers suffice.
-        sets: tables of a section, each followed by a row as it is stored; 0: one table alone.
     """
     vectors = hidden * item_size // 16
     row_bytes, table_bytes = hidden * item_size, 4 * kinds * hidden
     free = shared_limit - STATIC_BYTES
     share = -(-rows // min(rows, multiprocessors))
-    if sets:
-        tables, table_total = sets, sets * (table_bytes + row_bytes)
-    else:
-        wanted = min(-(-share // section_rows) + 1, -(-rows // section_rows))
-        # A slot has 8 bytes of barrier, and a ring may be filled up with 127.
-        reserved = min(share, max(2, ROWS_BYTES // (streams * row_bytes))) * (streams * row_bytes + 136)
-        tables = max(1, min(wanted, (free - reserved) // table_bytes))
-        table_total = tables * table_bytes
+    wanted = min(-(-share // section_rows) + 1, -(-rows // section_rows))
+    # A slot has 8 bytes of barrier, and a ring may be filled up with 127.
+    reserved = min(share, max(2, ROWS_BYTES // (streams * row_bytes))) * (streams * row_bytes + 136)
+    tables = max(1, min(wanted, (free - reserved) // table_bytes))
+    table_total = tables * table_bytes
     found: list[tuple[float, int, TableSplit]] = []
     for each in range(1, most_vectors + 1):
         warps = -(-vectors // (32 * each))
@@ -106,28 +98,26 @@ def shared_limit(device_index: int) -> int:
     return int(torch.cuda.get_device_properties(device_index).shared_memory_per_block_optin)
 
 
-def section_of(rows: int, tokens: int, *broadcasts: Broadcast | None) -> int:
+def section_of(rows: int, tokens: int, *broadcasts: Broadcast) -> int:
     """Neighbouring rows, counted over all samples, that read the same rows of all these modulations."""
     length = 0
     for one in broadcasts:
-        if one is not None and one.addressing == ROW:
+        if one.addressing == ROW:
             length = math.gcd(length, one.rows_per_group if one.group_stride else tokens)
     return length or max(1, rows)
 
 
-def declined(params: ModulatedParams, *, streams: int, forms: Sequence[Form], kinds: int, sets: int = 1) -> str | None:
+def declined(params: ModulatedParams, *, streams: int, kinds: int) -> str | None:
     """Why a case has no tables, or none that fit; None where it has.
 
     Args:
         streams: tensors of which a row is read per row of output.
-        forms: forms of what is kept in tables.
         kinds: float32 values per element of a table.
-        sets: tables of a section.
     """
-    if "token" in forms or ("frame" in forms and params.tokens // params.frames < LEAST_NEIGHBOURS):
+    if params.modulation == "token" or (params.modulation == "frame" and params.tokens // params.frames < LEAST_NEIGHBOURS):
         return f"fewer than {LEAST_NEIGHBOURS} neighbouring rows share a modulation: there is nothing to combine"
     row_bytes = params.hidden * ITEM_SIZES[params.dtype]
-    needed = sets * 4 * kinds * params.hidden + (sets * row_bytes if sets > 1 else 0) + min(2, params.rows) * streams * row_bytes + 256
+    needed = 4 * kinds * params.hidden + min(2, params.rows) * streams * row_bytes + 256
     free = HOPPER_BYTES - STATIC_BYTES
     if needed > free:
         return f"rows of {row_bytes} bytes: a table and two rows of each input take {needed} bytes of shared memory, and {free} are free"

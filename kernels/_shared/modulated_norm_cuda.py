@@ -1,4 +1,4 @@
-"""The CUDA C++ of norm_scale_shift and its residual form: launches modulated_norm.cu, modulated_stream.cu or modulated_tables.cu."""
+"""Launches modulated_norm.cu or modulated_stream.cu, compiled by NVRTC for each shape: norm_scale_shift and its residual form."""
 
 from __future__ import annotations
 
@@ -12,19 +12,11 @@ import torch
 from fusebench.registry import nvrtc
 
 from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_ahead
-from .cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
-from .cuda_tables import TEAM_WARPS, TableSplit, section_of, shared_limit, split_tables
+from .cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
 STREAM_SOURCE = Path(__file__).with_name("modulated_stream.cu")
-TABLE_SOURCE = Path(__file__).with_name("modulated_tables.cu")
-
-
-MOST_TABLE_VECTORS = {(1, 2): 4, (2, 2): 4, (1, 4): 6, (2, 4): 4}
-"""Vectors that a lane holds of a row beside tables, by inputs and the bytes of an element: more spill on sm_90 with 80 registers."""
-WARPS_OF_WIDE_RESIDUALS = 20
-"""Warps of a block beside tables for a residual norm of float32, or with affine parameters: more spill on sm_90."""
 
 
 class Dtypes(NamedTuple):
@@ -54,14 +46,12 @@ def launch(
     v: torch.Tensor | None = None,
     streamed: bool = False,
     combined: bool = False,
-    tabled: bool = False,
 ) -> None:
     """One launch over x `[B, S, D]` on a GPU; y and v are contiguous outputs, v is needed with residual only.
 
     Args:
         streamed: launch modulated_stream.cu instead of modulated_norm.cu.
         combined: likewise, with weight, bias, scale and shift put together.
-        tabled: launch modulated_tables.cu where rows start on 16 bytes and tables fit into shared memory; else as `combined`.
     """
     if plan.rows == 0:
         return
@@ -83,14 +73,12 @@ def launch(
         device_index,
         streamed,
         combined,
-        tabled,
     )
     nvrtc.launch(
         specialisation.source,
         grid=specialisation.grid,
         block=specialisation.threads,
         device_index=device_index,
-        shared_bytes=specialisation.shared_bytes,
         arguments=(
             x, other, *tensors[1:], y, v,
             plan.rows, *specialisation.chunk, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
@@ -104,10 +92,9 @@ class _Specialisation(NamedTuple):
     grid: int
     threads: int
     chunk: tuple[int, ...]
-    """The argument of a streamed launch alone: neighbouring rows of a block; with tables, of a section."""
+    """The argument of a streamed launch alone."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
-    shared_bytes: int = 0
 
 
 @functools.lru_cache(maxsize=512)
@@ -122,7 +109,6 @@ def _specialise_call(
     device_index: int,
     streamed: bool,
     combined: bool,
-    tabled: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
@@ -131,24 +117,11 @@ def _specialise_call(
     inputs = 2 if residual else 1
     shared_aligned = starts_aligned and _strides_aligned(plan, dtypes)
     broadcasts = tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3])
-    if tabled and aligned:
-        section = section_of(plan.rows, plan.tokens, plan.scale, plan.shift, plan.gate if gate_shared(plan) else None)
-        tables = split_tables(
-            plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_limit(device_index), section_rows=section,
-            kinds=3 if gate_shared(plan) else 2, most_vectors=MOST_TABLE_VECTORS[inputs, item_size],
-            most_warps=WARPS_OF_WIDE_RESIDUALS if residual and (item_size == 4 or dtypes.weight != NO_TENSOR) else TEAM_WARPS,
-        )  # fmt: skip
-        if tables is not None:
-            source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, tables)
-            return _Specialisation(
-                source, tables.grid(plan.rows, multiprocessors), tables.threads, (section,), broadcasts, numpy.float32(eps),
-                tables.shared_bytes,
-            )  # fmt: skip
-    if streamed or combined or tabled:
+    if streamed or combined:
         rows = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
         codes = [code for broadcast, code in rows if broadcast is not None and broadcast.channel_stride]
         words = words_of(item_size, *codes, dtypes.weight, dtypes.bias)
-        if not streamed:
+        if combined:
             lanes = 16 // item_size
             scalar = dtypes.weight == NO_TENSOR and not plan.scale.channel_stride and not plan.shift.channel_stride
             gate = words_of(item_size, dtypes.gate) if plan.gate is not None and plan.gate.channel_stride else 0
@@ -169,13 +142,7 @@ def _specialise_call(
 
 
 def specialise(
-    plan: Plan,
-    dtypes: Dtypes,
-    layer: bool,
-    residual: bool,
-    aligned: bool,
-    modulation_aligned: bool,
-    split: RowSplit | StreamSplit | TableSplit,
+    plan: Plan, dtypes: Dtypes, layer: bool, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit | StreamSplit
 ) -> nvrtc.KernelSource:
     """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
     macros: dict[str, int | bool] = {
@@ -188,19 +155,11 @@ def specialise(
     if isinstance(split, StreamSplit):
         macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
         return nvrtc.kernel_source(STREAM_SOURCE, "modulated_stream", macros)
-    if isinstance(split, TableSplit):
-        macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned, "GATE_SHARED": gate_shared(plan)}
-        return nvrtc.kernel_source(TABLE_SOURCE, "modulated_tables", macros)
     macros |= {
         "D": plan.hidden, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch,
         "MODULATION_ALIGNED": modulation_aligned,
     }  # fmt: skip
     return nvrtc.kernel_source(SOURCE, "modulated_norm", macros)
-
-
-def gate_shared(plan: Plan) -> bool:
-    """Whether the rows of a section take the same gate."""
-    return plan.gate is not None and neighbours_of(plan.tokens, plan.gate) >= LEAST_NEIGHBOURS
 
 
 def _strides_aligned(plan: Plan, dtypes: Dtypes) -> bool:

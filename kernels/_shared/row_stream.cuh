@@ -184,39 +184,30 @@ struct Line {
     __device__ __forceinline__ float at(int i, int e, float normalised) const { return normalised * factor[i][e] + term[i][e]; }
 };
 
-// What a normalised vector is multiplied by and what is added, for `x * weight + bias` modulated by `scale` and `shift`, of which each row
-// is given by its address.
-template <int WEIGHT_KIND, int BIAS_KIND, int SCALE_KIND, int SCALE_AT, int SHIFT_KIND, int SHIFT_AT>
-__device__ __forceinline__ void combine_vector(float (&factor)[VEC], float (&term)[VEC], const char* weight, const char* bias,
-                                               const char* scale, const char* shift, int index) {
-    float values[VEC];
-    load_modulation<SCALE_KIND, SCALE_AT, SHARED_ALIGNED>(scale, index, factor);
-    if constexpr (SHIFT_AT >= 0) load_modulation<SHIFT_KIND, SHIFT_AT, SHARED_ALIGNED>(shift, index, term);
-#pragma unroll
-    for (int e = 0; e < VEC; ++e) {
-        factor[e] += 1.0f;
-        if constexpr (SHIFT_AT < 0) term[e] = 0.0f;
-    }
-    if constexpr (BIAS_KIND >= 0) {
-        load_shared_values<BIAS_KIND, SHARED_ALIGNED>(bias, index, values);
-#pragma unroll
-        for (int e = 0; e < VEC; ++e) term[e] += values[e] * factor[e];
-    }
-    if constexpr (WEIGHT_KIND >= 0) {
-        load_shared_values<WEIGHT_KIND, SHARED_ALIGNED>(weight, index, values);
-#pragma unroll
-        for (int e = 0; e < VEC; ++e) factor[e] *= values[e];
-    }
-}
-
-// `line` for a lane's share of a row.
+// `line` for `x * weight + bias` modulated by `scale` and `shift`, of which each row is given by its address.
 template <int WEIGHT_KIND, int BIAS_KIND, int SCALE_KIND, int SCALE_AT, int SHIFT_KIND, int SHIFT_AT>
 __device__ __forceinline__ void combine(Line& line, const char* weight, const char* bias, const char* scale, const char* shift, int member) {
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
         if (!holds(i, member)) continue;
-        combine_vector<WEIGHT_KIND, BIAS_KIND, SCALE_KIND, SCALE_AT, SHIFT_KIND, SHIFT_AT>(
-            line.factor[i], line.term[i], weight, bias, scale, shift, (member + i * LANES) * VEC
-        );
+        const int index = (member + i * LANES) * VEC;
+        float values[VEC];
+        load_modulation<SCALE_KIND, SCALE_AT, SHARED_ALIGNED>(scale, index, line.factor[i]);
+        if constexpr (SHIFT_AT >= 0) load_modulation<SHIFT_KIND, SHIFT_AT, SHARED_ALIGNED>(shift, index, line.term[i]);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+            line.factor[i][e] += 1.0f;
+            if constexpr (SHIFT_AT < 0) line.term[i][e] = 0.0f;
+        }
+        if constexpr (BIAS_KIND >= 0) {
+            load_shared_values<BIAS_KIND, SHARED_ALIGNED>(bias, index, values);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) line.term[i][e] += values[e] * line.factor[i][e];
+        }
+        if constexpr (WEIGHT_KIND >= 0) {
+            load_shared_values<WEIGHT_KIND, SHARED_ALIGNED>(weight, index, values);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) line.factor[i][e] *= values[e];
+        }
     }
 }

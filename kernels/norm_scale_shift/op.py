@@ -81,8 +81,7 @@ class NormScaleShift(Op):
     Params = Params
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
-    # `fused_cuda@4` has not run on a GPU yet, so only a table may put it first.
-    dispatch_order = ("fused_triton", "fused_cuda@3", "fused_cuda")
+    dispatch_order = ("fused_triton", "fused_cuda")
     space = FRAMED_SPACE
     dispatch_traits = ("unaligned", "affine", "per_token", "scalar")
     parts = (".._shared.norm_parts:NORM",)

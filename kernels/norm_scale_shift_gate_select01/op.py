@@ -70,8 +70,7 @@ class NormScaleShiftGateSelect01(Op):
     Params = Params
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
-    # `fused_cuda@4` has not run on a GPU yet, so only a table may put it first.
-    dispatch_order = ("fused_triton", "fused_cuda@3", "fused_cuda")
+    dispatch_order = ("fused_triton", "fused_cuda")
     space = ROW_SPACE
     dispatch_kinds = ("dtype", "affine", "modulation_dtype", "strided")  # a call's index is not read
     dispatch_traits = ("unaligned", "affine")

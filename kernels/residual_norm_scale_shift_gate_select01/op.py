@@ -79,8 +79,7 @@ class ResidualNormScaleShiftGateSelect01(Op):
     Params = Params
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
-    # `fused_cuda@4` has not run on a GPU yet, so only a table may put it first.
-    dispatch_order = ("fused_triton", "fused_cuda@2", "fused_cuda")
+    dispatch_order = ("fused_triton", "fused_cuda")
     space = ROW_SPACE
     dispatch_kinds = ("dtype", "affine", "modulation_dtype", "strided")  # a call's index is not read
     dispatch_traits = ("unaligned", "affine")

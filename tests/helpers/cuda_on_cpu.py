@@ -174,7 +174,7 @@ def _compiled(source: nvrtc.KernelSource, folder: Path, planted: Mapping[str, st
     text = translated(source)
     for right, wrong in planted.items():
         if right not in text:
-            raise EmulationError(f"{right!r} is not in {source.entry}: no defect to plant")
+            raise ValueError(f"{right!r} is not in {source.entry}: no defect to plant")
         text = text.replace(right, wrong)
     library = folder / f"{hashlib.sha256((text + RUNTIME.read_text()).encode()).hexdigest()[:16]}.so"
     if not library.exists():

@@ -1,4 +1,4 @@
-"""The CUDA C++ of both select01 ops: launches select01.cu, select01_stream.cu or select01_tables.cu, compiled for each shape."""
+"""Launches select01.cu or select01_stream.cu, compiled by NVRTC for each shape's constants: the CUDA C++ behind the select01 ops."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
 from ..cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
-from ..cuda_tables import TableSplit, shared_limit, split_tables
 from .plan import Plan, rows_of
 
 SOURCE = Path(__file__).with_name("select01.cu")
 STREAM_SOURCE = Path(__file__).with_name("select01_stream.cu")
-TABLE_SOURCE = Path(__file__).with_name("select01_tables.cu")
-MOST_TABLE_VECTORS, TABLE_WARPS = 6, {False: 20, True: 16}
-"""Vectors that a lane holds of a row beside tables, and warps of a block, without and with a residual: more spill on sm_90."""
 INPUTS = 2
 """Rows of activations, an input of `split_row`. The unrounded v of a residual takes the registers of two 16-bit rows. Without a residual,
 the values beside each vector (scale, shift, gate, perhaps weight and bias) take as many. For D = 3072 in 16 bits this gives 4 warps per row
@@ -37,13 +33,12 @@ class Dtypes(NamedTuple):
     bias: int
 
 
-def fused(call: Any, *, streamed: bool = False, combined: bool = False, tabled: bool = False) -> Any:
+def fused(call: Any, *, streamed: bool = False, combined: bool = False) -> Any:
     """Either select01 op in one launch on a GPU: (y, gate_out), with a residual (y, v, gate_out).
 
     Args:
         streamed: launch select01_stream.cu instead of select01.cu.
         combined: likewise, with weight, bias, scale and shift put together.
-        tabled: launch select01_tables.cu where rows start on 16 bytes and tables fit into shared memory; else as `combined`.
 
     Raises:
         KernelArgumentError: naming the argument, what came and what is accepted.
@@ -55,9 +50,8 @@ def fused(call: Any, *, streamed: bool = False, combined: bool = False, tabled: 
     residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
     if plan.rows:
         _launch(
-            plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps, streamed, combined,
-            tabled,
-        )  # fmt: skip
+            plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps, streamed, combined
+        )
     return outputs
 
 
@@ -76,7 +70,6 @@ def _launch(
     eps: float,
     streamed: bool,
     combined: bool,
-    tabled: bool,
 ) -> None:
     activations = (x, x if residual is None else residual, x if residual_gate is None else residual_gate)
     strides = tuple(stride for tensor in activations for stride in tensor.stride()[:2])
@@ -95,14 +88,12 @@ def _launch(
         device_index,
         streamed,
         combined,
-        tabled,
     )
     nvrtc.launch(
         specialisation.source,
         grid=specialisation.grid,
         block=specialisation.threads,
         device_index=device_index,
-        shared_bytes=specialisation.shared_bytes,
         arguments=(
             *activations, weight, bias, *rows, index, y, v, gate_out,
             plan.rows, *specialisation.chunk, plan.tokens, *strides, *plan.row_strides, *plan.index_strides, specialisation.eps,
@@ -115,9 +106,8 @@ class _Specialisation(NamedTuple):
     grid: int
     threads: int
     chunk: tuple[int, ...]
-    """The argument of a streamed launch alone: neighbouring rows of a block; with tables, of a sample."""
+    """The argument of a streamed launch alone."""
     eps: numpy.float32
-    shared_bytes: int = 0
 
 
 @functools.lru_cache(maxsize=512)
@@ -132,26 +122,16 @@ def _specialise_call(
     device_index: int,
     streamed: bool,
     combined: bool,
-    tabled: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     shared_aligned = starts_aligned and rows_aligned(plan, dtypes)
-    item_size, streams = _item_size(dtypes.x), 3 if residual else 1
-    if tabled and aligned:
-        tables = split_tables(
-            plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_limit(device_index), section_rows=plan.tokens, kinds=2,
-            most_vectors=MOST_TABLE_VECTORS, most_warps=TABLE_WARPS[residual], sets=2,
-        )  # fmt: skip
-        if tables is not None:
-            source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, tables)
-            return _Specialisation(
-                source, tables.grid(plan.rows, multiprocessors), tables.threads, (plan.tokens,), numpy.float32(eps), tables.shared_bytes
-            )
-    if streamed or combined or tabled:
+    if streamed or combined:
+        item_size = _item_size(dtypes.x)
         # Three of the six rows, and the unrounded v.
         words = words_of(item_size, dtypes.row, dtypes.row, dtypes.row, dtypes.weight, dtypes.bias) + (8 if residual else 0)
-        if not streamed:
+        streams = 3 if residual else 1
+        if combined:
             lanes = 16 // item_size
             # Beside factor and term the gate as it is stored; beside x the two other streams, the unrounded v in their place.
             stream = split_combined(
@@ -180,13 +160,7 @@ def rows_aligned(plan: Plan, dtypes: Dtypes) -> bool:
 
 
 def specialise(
-    plan: Plan,
-    dtypes: Dtypes,
-    index_bytes: int,
-    residual: bool,
-    aligned: bool,
-    modulation_aligned: bool,
-    split: RowSplit | StreamSplit | TableSplit,
+    plan: Plan, dtypes: Dtypes, index_bytes: int, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit | StreamSplit
 ) -> nvrtc.KernelSource:
     """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
     macros: dict[str, int | bool] = {
@@ -196,9 +170,6 @@ def specialise(
     if isinstance(split, StreamSplit):
         macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
         return nvrtc.kernel_source(STREAM_SOURCE, "select01_stream", macros)
-    if isinstance(split, TableSplit):
-        macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
-        return nvrtc.kernel_source(TABLE_SOURCE, "select01_tables", macros)
     macros |= {
         "D": plan.hidden, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks, "MODULATION_ALIGNED": modulation_aligned
     }  # fmt: skip

@@ -14,6 +14,8 @@ from fusebench.evidence.targets import target
 
 MULTIPROCESSORS = 132
 BLOCK_BYTES = 227 * 1024
+SYSTEM_BYTES = 1024
+"""Of every block on sm_90, beside those that it may ask for; the compiler's count of static bytes holds them."""
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "narrow rows of frames": (
@@ -27,21 +29,13 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         {"batch": 2, "tokens": 744, "hidden": 6912, "affine": True, "affine2": True, "norm": "layer", "scale2": "token",
          "residual": "frame", "frames": 4, "dtype": "float16"},
     ),
-    "wide rows, float32 parameters": (
-        "norm_scale_shift", {"batch": 4, "tokens": 768, "hidden": 7224, "affine": True, "modulation_dtype": "float32", "strided": True},
+    "wide rows, a gate for each sample": (
+        "norm_tanh_mul_add", {"batch": 4, "tokens": 768, "hidden": 7224, "affine": True, "modulation_dtype": "float32", "strided": True},
     ),
-    "residual": ("residual_gate_norm_scale_shift", {"tokens": 930, "hidden": 4712, "affine": True, "modulation_dtype": "float32"}),
-    "residual, many rows, one gate": (
-        "residual_gate_norm_scale_shift",
-        {"tokens": 75600, "hidden": 5120, "affine": True, "modulation_dtype": "float32", "gate": "scalar"},
-    ),
-    "residual, float32": ("residual_gate_norm_scale_shift", {"tokens": 1920, "hidden": 1944, "affine": True, "dtype": "float32"}),
-    "select01": (
-        "norm_scale_shift_gate_select01", {"tokens": 1088, "hidden": 5568, "affine": True, "modulation_dtype": "float32", "strided": True},
-    ),
-    "residual select01": ("residual_norm_scale_shift_gate_select01", {"tokens": 1728, "hidden": 5168, "affine": True}),
-    "residual select01, float32": (
-        "residual_norm_scale_shift_gate_select01", {"batch": 3, "tokens": 189, "hidden": 4456, "affine": True, "dtype": "float32"},
+    "float32": ("norm_tanh_mul_add", {"tokens": 1920, "hidden": 1944, "affine": True, "norm": "layer", "dtype": "float32"}),
+    "both norms, float32": (
+        "norm_tanh_mul_add_norm_scale",
+        {"batch": 3, "tokens": 189, "hidden": 4456, "affine": True, "affine2": True, "dtype": "float32", "residual": "batch"},
     ),
 }  # fmt: skip
 
@@ -70,11 +64,11 @@ def test_a_block_fits_a_multiprocessor_and_spills_nothing(launch_of: Any, cuda_c
     assert launch.specialisation.entry.endswith("_tables")
     assert (used["STACK"], used["LOCAL"]) == (0, 0)
     assert used["REG"] * launch.threads <= 65536
-    assert used["SHARED"] + launch.dynamic_shared_bytes <= BLOCK_BYTES
+    assert used["SHARED"] + launch.dynamic_shared_bytes <= BLOCK_BYTES + SYSTEM_BYTES
     assert launch.threads >= 384
 
 
-@pytest.mark.parametrize("name", ["both norms", "residual", "select01"])
+@pytest.mark.parametrize("name", ["both norms", "narrow rows of frames"])
 def test_rows_come_by_bulk_copies_and_tables_by_16_bytes(launch_of: Any, cuda_code: Any, name: str) -> None:
     machine_code = cuda_code.sass(launch_of(*KINDS[name]).specialisation.source)
     assert "UBLKCP" in machine_code
@@ -85,39 +79,38 @@ def test_rows_come_by_bulk_copies_and_tables_by_16_bytes(launch_of: Any, cuda_co
 
 def test_a_gpu_whose_blocks_have_less_shared_memory_takes_the_version_before(launch_of: Any) -> None:
     wide = {"hidden": 7168, "modulation_dtype": "float32", "dtype": "float32"}
-    assert launch_of("norm_scale_shift", {**wide, "tokens": 4096}).specialisation.entry == "modulated_tables"
+    assert launch_of("norm_tanh_mul_add", {**wide, "tokens": 4096}).specialisation.entry == "norm_tanh_tables"
     # Other tokens: launch code keeps the settings of a call on a device, and these two GPUs have one number.
-    assert launch_of("norm_scale_shift", {**wide, "tokens": 4095}, "sm_120").specialisation.entry == "modulated_stream"
+    assert launch_of("norm_tanh_mul_add", {**wide, "tokens": 4095}, "sm_120").specialisation.entry == "norm_tanh_stream"
 
 
 @pytest.mark.parametrize("rows", [1, 33, 512, 4096, 100_000])
-@pytest.mark.parametrize(("streams", "sets"), [(1, 0), (2, 0), (1, 2), (3, 2)])
-def test_every_width_has_a_split_that_the_source_accepts(shared: Any, rows: int, streams: int, sets: int) -> None:
+@pytest.mark.parametrize("streams", [1, 2])
+def test_every_width_has_a_split_that_the_source_accepts(shared: Any, rows: int, streams: int) -> None:
     tables = shared("cuda_tables")
     for hidden in range(8, 8200, 24):
         for item_size in (2, 4):
             split = tables.split_tables(
-                hidden, item_size, streams, rows, MULTIPROCESSORS, BLOCK_BYTES, section_rows=48, kinds=2, most_vectors=4, sets=sets
+                hidden, item_size, streams, rows, MULTIPROCESSORS, BLOCK_BYTES, section_rows=48, kinds=2, most_vectors=4
             )
             row_bytes, vectors = hidden * item_size, hidden * item_size // 16
             if split is None:
-                assert 8 * hidden * max(1, sets) + row_bytes * (sets + 2 * streams) > BLOCK_BYTES - tables.STATIC_BYTES - 256, hidden
+                assert 8 * hidden + row_bytes * 2 * streams > BLOCK_BYTES - tables.STATIC_BYTES - 256, hidden
                 continue
             share = -(-rows // split.grid(rows, MULTIPROCESSORS))
             ring = split.stages * (streams * row_bytes + 8)
-            held = split.tables * 8 * hidden + sets * row_bytes
+            held = split.tables * 8 * hidden
             assert 32 * (split.warps - 1) < vectors, hidden
             assert split.warps * split.teams <= tables.TEAM_WARPS, hidden
             assert split.teams <= share, hidden
             assert split.warps == 1 or split.teams <= tables.MOST_TEAMS, hidden
             assert split.teams * ring + held <= split.shared_bytes <= BLOCK_BYTES - tables.STATIC_BYTES, hidden
-            assert sets in {0, split.tables}, hidden
 
 
 def test_a_section_is_what_all_modulations_share(shared: Any) -> None:
     section_of, broadcast = shared("cuda_tables").section_of, shared("modulation").Broadcast
     by_frame, by_sample, channel = broadcast(0, 64, 6, 1), broadcast(64, 0, 24, 1), broadcast(0, 0, 24, 1)
-    assert section_of(48, 24, channel, None) == 48
+    assert section_of(48, 24, channel) == 48
     assert section_of(48, 24, by_sample, channel) == 24
     assert section_of(48, 24, by_frame, by_sample) == 6
     assert section_of(48, 24, by_frame, broadcast(0, 64, 8, 1)) == 2
@@ -128,8 +121,9 @@ def test_a_case_without_tables_is_declined_with_the_reason(collection: Any) -> N
         params = collection.op(op).parse_params({"tokens": 4096, "hidden": 3072, **fields})
         return str(collection.kernel(f"{op}/fused_cuda@4").reason_unsupported(params) or "")
 
-    assert reason("norm_scale_shift") == ""
-    assert reason("norm_scale_shift", hidden=8192, dtype="float32") == ""
-    assert "neighbouring rows" in reason("norm_scale_shift", modulation="token")
-    assert "neighbouring rows" in reason("norm_scale_shift", modulation="frame", frames=2048)
-    assert "bytes of shared memory" in reason("norm_scale_shift_gate_select01", hidden=8192, dtype="float32")
+    assert reason("norm_tanh_mul_add") == ""
+    assert reason("norm_tanh_mul_add", hidden=8192, dtype="float32", affine=True, norm="layer") == ""
+    assert "neighbouring rows" in reason("norm_tanh_mul_add", modulation="token")
+    assert "neighbouring rows" in reason("norm_tanh_mul_add_norm_scale", modulation="frame", frames=2048)
+    both = {"affine": True, "affine2": True, "norm": "layer"}
+    assert "bytes of shared memory" in reason("norm_tanh_mul_add_norm_scale", hidden=8192, dtype="float32", **both)
