@@ -31,6 +31,7 @@ def row_statistics(head, tail, head_columns, tail_columns, eps, D: tl.constexpr,
     """Mean (0 for an RMS norm) and reciprocal deviation of each row, `[ROWS, 1]` each, in two passes over registers.
 
     head, tail: float32, zero past D.
+    eps: Inductor passes a Python float in float64 (torch 2.13 at least; pytorch pull request 190340), which would take the whole row along.
     """
     mean = tl.zeros([head.shape[0], 1], dtype=tl.float32)
     if LAYER:
@@ -44,7 +45,7 @@ def row_statistics(head, tail, head_columns, tail_columns, eps, D: tl.constexpr,
     squares = tl.sum(head * head, axis=1)
     if TAIL:
         squares += tl.sum(tail * tail, axis=1)
-    return mean, tl.rsqrt(squares / D + eps)[:, None]
+    return mean, tl.rsqrt(squares / D + tl.cast(eps, tl.float32))[:, None]
 
 
 @triton.jit

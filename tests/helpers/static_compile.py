@@ -81,6 +81,14 @@ def specialise(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return ASTSource(function, signature, constants, attributes), options
 
 
+def as_inductor(source: ASTSource, options: dict[str, Any]) -> tuple[ASTSource, dict[str, Any]]:
+    """The launch as Inductor compiles it inside torch.compile: floats in float64 (torch 2.13 at least), and warps and stages alone."""
+    signature = {name: "fp64" if kind == "fp32" else kind for name, kind in source.signature.items()}
+    return ASTSource(source.fn, signature, source.constants, source.attrs), {
+        name: value for name, value in options.items() if name in ("num_warps", "num_stages")
+    }
+
+
 def refused(compiled: Any, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     """Why a repeated launch would not go to the driver directly; empty if it would."""
     values = [*args, *(kwargs[name] for name in function.arg_names[len(args) :])]
@@ -111,6 +119,8 @@ def main() -> None:
     for wanted in every:
         for function, args, kwargs in record(collection.kernel(wanted["kernel"]), wanted["params"]):
             source, options = specialise(function, args, kwargs | wanted.get("planted", {}))
+            if wanted.get("inductor"):
+                source, options = as_inductor(source, options)
             for capability in wanted.get("capabilities", [90]):
                 compiled = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
                 ptx = compiled.asm["ptx"]
@@ -123,6 +133,7 @@ def main() -> None:
                         "stores": re.findall(r"st\.global\S*", ptx),
                         "reductions": reductions(compiled.asm["ttgir"]),
                         "fused": len(re.findall(r"\bfma\.rn\.f32", ptx)),
+                        "doubles": re.findall(r"\b(?:add|sub|mul|fma|div|rcp|r?sqrt|max|min)\.[\w.]*f64\b", ptx),
                         "exponentials": len(re.findall(r"\bex2\.approx", ptx)),
                         "warps": kwargs["num_warps"],
                         "refused": refused(compiled, function, args, kwargs),

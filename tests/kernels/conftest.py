@@ -79,7 +79,7 @@ def compile_launches(tmp_path_factory: pytest.TempPathFactory) -> Callable[[list
     """`compile_launches(wanted)`: Triton launches compiled without a GPU, in a process that interprets nothing.
 
     Each of `wanted` has `kernel` (its id), `case` (what the test calls it) and `params`, and may have `capabilities` ([90] unless
-    given) and `planted`: compile options that make a defect.
+    given), `planted`: compile options that make a defect, and `inductor`: whether to compile as Inductor does inside torch.compile.
     """
 
     def run(wanted: list[dict[str, Any]]) -> Compiled:
