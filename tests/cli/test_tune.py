@@ -108,6 +108,17 @@ def test_a_later_run_keeps_the_entries_that_it_lacks_and_replaces_a_table_that_w
     assert [entry.runs for group in read_table(file).groups for entry in group.entries] == [("new",)]
 
 
+def test_a_time_of_a_kernel_that_declines_the_case_makes_no_entry(
+    stored: Callable[..., Path], toy_project: Path, fusebench: Fusebench
+) -> None:
+    stored()
+    declines = "\n@second.supports\ndef _(params):\n    return params.size < 2048 or 'too wide'\n"
+    (toy_project / "kernels" / "scale" / "fused.py").write_text(KERNELS + declines)
+    assert fusebench("tune", "--from", "latest").exit_code == 0
+    table = read_table(toy_project / "kernels" / "scale" / "dispatch" / FILE)
+    assert [[time.kernel for time in entry.times] for group in table.groups for entry in group.entries] == [["second@1", "first@1"]]
+
+
 @pytest.mark.parametrize(
     ("changes", "arguments", "said"),
     [

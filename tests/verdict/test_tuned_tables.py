@@ -89,6 +89,42 @@ def test_an_entry_of_more_kernels_or_that_holds_the_run_already_stays(synthetic:
     assert entries(made(synthetic.make_run(run_id="c"), before=before))[0].runs == ("c",)
 
 
+def test_a_kernel_that_only_a_smaller_run_timed_is_added_by_the_ratio_of_those_that_both_timed(synthetic: ModuleType) -> None:
+    newer = f"{OP}/fused_cuda@2"
+    order = [newer, *ORDER]
+
+    def smaller(*kernels: str) -> Run:
+        """A run of one case on a board that is slower by 10 %, whose ORDER[2] is `newer`."""
+        slow = {("flux_1024", kernel): 1.1 for kernel in ORDER}
+        run = synthetic.make_run(run_id="small", cases=("flux_1024",), kernels=[*kernels, f"{OP}/split_torch@1"], slow=slow)
+        results = [msgspec.structs.replace(one, kernel=newer) if one.kernel == ORDER[2] else one for one in run.results]
+        return msgspec.structs.replace(run, results=results)
+
+    before, small = made(synthetic.make_run(run_id="most"), order=order), smaller(*ORDER[1:])
+    first, *others = entries(made(small, before=before, order=order))
+    kept = {time.kernel: time.us for time in entries(before)[0].times}
+    found = {time.kernel: time.us for time in first.times}
+    assert first.runs == ("most", "small")
+    assert found == {**kept, "fused_cuda@2": pytest.approx(kept["fused_cuda@1"], rel=1e-3)}, "without the 10 % of the board"
+    assert [entry.runs for entry in others] == [("most",)] * 4
+    assert entries(made(small, before=made(small, before=before, order=order), order=order))[0] == first, "once"
+    assert entries(made(small, synthetic.make_run(run_id="most"), order=order))[0] == first, "of two runs, too"
+    assert made(smaller(ORDER[2]), before=before, order=order).groups == before.groups, "one kernel alone"
+
+
+def test_a_case_of_one_kernel_of_several_compares_nothing(synthetic: ModuleType) -> None:
+    alone = synthetic.make_run(kernels=[ORDER[0], f"{OP}/split_torch@1"])
+    assert tuned_cases(alone, OP, keys(alone), ORDER) == []
+    assert len(tuned_cases(alone, OP, keys(alone), ORDER[:1])) == 5
+
+
+def test_the_time_of_a_kernel_that_declines_the_case_today_does_not_count(synthetic: ModuleType) -> None:
+    run = synthetic.make_run()
+    found = tuned_cases(run, OP, keys(run), ORDER, {run.cases[0].case.key: {ORDER[0]: "too wide"}})
+    assert [len(one.entry.times) for one in found] == [2, 3, 3, 3, 3]
+    assert ORDER[0].partition("/")[2] not in {time.kernel for time in found[0].entry.times}
+
+
 def test_choices_are_judged_on_the_table_and_with_each_entry_left_out(synthetic: ModuleType) -> None:
     odd = synthetic.make_run(slow={("zimage_1024", ORDER[0]): 1.5})
     table = made(odd)

@@ -100,6 +100,7 @@ def _tune_op(
     cases: list[TunedCase] = []
     for run in runs:
         keys: dict[str, DispatchKey] = {}
+        declined: dict[str, Mapping[str, str]] = {}
         for summary in run.cases:
             if summary.case.op != op.name:
                 continue
@@ -108,8 +109,9 @@ def _tune_op(
             except ValueError as error:
                 remarks.append(f"{summary.case.key} of run {run.id} is left out: op {op.name} refuses its parameters now: {error}")
                 continue
-            keys |= {summary.case.key: key} if key is not None else {}
-        cases += tuned_cases(run, op.name, keys, order)
+            if key is not None:
+                keys[summary.case.key], declined[summary.case.key] = key, collection.support(summary.case).declined
+        cases += tuned_cases(run, op.name, keys, order, declined)
     if not cases:
         return None
     environment = runs[0].environment

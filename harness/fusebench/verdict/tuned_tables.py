@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import msgspec
 
@@ -34,12 +34,15 @@ def refused_run(run: Run) -> str:
     return ""
 
 
-def tuned_cases(run: Run, op: str, keys: Mapping[str, DispatchKey], order: Sequence[str]) -> list[TunedCase]:
-    """The cases of `op` in `run` with believed times of at least one fused kernel.
+def tuned_cases(
+    run: Run, op: str, keys: Mapping[str, DispatchKey], order: Sequence[str], declined: Mapping[str, Container[str]] | None = None
+) -> list[TunedCase]:
+    """The cases of `op` in `run` with believed times of at least two fused kernels, of one if the op has no more: one compares nothing.
 
     Args:
         keys: by case key, the parameters that decide; cases without one are left out.
         order: ids of the fused kernels in the op's default order; others are left out.
+        declined: by case key, ids of the kernels that decline the case today; their times are left out.
     """
     results: dict[str, list[Result]] = {}
     for result in run.results:
@@ -50,7 +53,8 @@ def tuned_cases(run: Run, op: str, keys: Mapping[str, DispatchKey], order: Seque
         case = summary.case.key
         key = keys.get(case)
         times = {kernel: one for kernel, one in fused_times(results.get(case, ())).items() if kernel in order}
-        if key is None or not times or summary.not_cold or summary.same_as:
+        times = {kernel: one for kernel, one in times.items() if kernel not in (declined or {}).get(case, ())}
+        if key is None or len(times) < min(2, len(order)) or summary.not_cold or summary.same_as:
             continue
         measured = {kernel.partition("/")[2]: one.measurement.time_us for kernel, one in times.items() if one.measurement is not None}
         taken = _ordered({name: (one.value, max(one.high - one.value, one.value - one.low)) for name, one in measured.items()}, order)
@@ -71,14 +75,38 @@ def _ordered(times: Mapping[str, tuple[float, float]], order: Sequence[str]) -> 
 def _joined(entries: Sequence[TableEntry], order: Sequence[str]) -> TableEntry:
     """One entry for measurements of equal keys, the newest first: those that timed most kernels count, and their times are averaged.
 
-    Older runs lack newer kernels, and boards differ: a mean over runs that timed different kernels would compare boards.
+    Older runs lack newer kernels, and boards differ: a mean over runs that timed different kernels would compare boards. A kernel that only
+    another measurement timed is added (see `_completed`).
     """
     most = max(len(entry.times) for entry in entries)
     kept = [entry for entry in entries if len(entry.times) == most]
     names = [time.kernel for time in kept[0].times]
     kept = [entry for entry in kept if {time.kernel for time in entry.times} == set(names)]
-    if len(kept) == 1:
-        return kept[0]
+    joined = kept[0] if len(kept) == 1 else _averaged(kept, names, order)
+    for other in (entry for entry in entries if entry not in kept):
+        joined = _completed(joined, other, order)
+    return joined
+
+
+def _completed(whole: TableEntry, other: TableEntry, order: Sequence[str]) -> TableEntry:
+    """`whole` with the kernels that only `other` timed: each time is multiplied by the mean ratio of the kernels that both timed.
+
+    The ratio takes the boards' difference out. Without a kernel in common nothing is added.
+    """
+    known = {time.kernel: time for time in whole.times}
+    ratios = [math.log(known[time.kernel].us / time.us) for time in other.times if time.kernel in known]
+    added = [time for time in other.times if time.kernel not in known]
+    if not ratios or not added:
+        return whole
+    ratio = math.exp(sum(ratios) / len(ratios))
+    times = {name: (time.us, time.spread) for name, time in known.items()}
+    times |= {time.kernel: (ratio * time.us, ratio * time.spread) for time in added}
+    runs = tuple(dict.fromkeys((*whole.runs, *other.runs)))
+    return msgspec.structs.replace(whole, runs=runs, times=_ordered(times, order))
+
+
+def _averaged(kept: Sequence[TableEntry], names: Sequence[str], order: Sequence[str]) -> TableEntry:
+    """The geometric means of entries that timed the same kernels."""
     found = {name: [time for entry in kept for time in entry.times if time.kernel == name] for name in names}
     times = {name: _mean(own) for name, own in found.items()}
     runs = tuple(dict.fromkeys(run for entry in kept for run in entry.runs))
@@ -104,7 +132,7 @@ def tuned_table(
     """The table of `cases`, and of the entries of `before` that no case replaces. Cases of equal keys make one entry.
 
     A case replaces no entry that timed more kernels, since a run that lacks the newer kernels would take them out of the table, and none
-    that holds its run already.
+    that holds its run already. To an entry that timed more it adds the kernels that the entry lacks.
 
     Args:
         runs: of one GPU model and one minor version of Triton; the newest first, like `cases`.
@@ -123,9 +151,10 @@ def tuned_table(
         kinds.setdefault(group, old.kinds)
         for entry in old.entries:
             found = groups.setdefault(group, {}).setdefault(_text(entry.sizes), [entry])
-            more = len(entry.times) > max(len(one.times) for one in found)
-            if more or {run for one in found for run in one.runs} <= set(entry.runs):
+            if {run for one in found for run in one.runs} <= set(entry.runs):
                 found[:] = [entry]
+            elif len(entry.times) > max(len(one.times) for one in found):
+                found.append(entry)
     entries = {
         group: sorted((_joined(one, order) for one in found.values()), key=lambda entry: tuple(entry.sizes.values()))
         for group, found in groups.items()

@@ -15,7 +15,7 @@ import torch
 import fusebench
 from fusebench.registry import Dispatcher, Selection, dispatch, load_collection
 from fusebench.registry.dispatching import dispatcher
-from fusebench.registry.dispatching.other_code import check_tables, code_today
+from fusebench.registry.dispatching.other_code import check_tables, code_today, compared_code
 from fusebench.registry.dispatching.ranking import Ranker
 from fusebench.registry.dispatching.tables import default_order, encode_table, read_table, table_name
 from fusebench.schema import KernelId, Role
@@ -352,3 +352,17 @@ def test_explain_says_which_kernels_were_measured_with_other_code(scale: Callabl
     scale(encode_table(table()))
     (checked,) = check_tables(["scale"], [root])
     assert [one.unknown for one in checked.kernels] == [3, 3], "a table without digests"
+
+
+def test_a_source_is_known_by_the_run_that_timed_the_kernel() -> None:
+    """An entry may rest on runs of different kernels."""
+    one, today = table().runs["abc"], {"first@1": "1", "second@1": "2"}
+    entries = [msgspec.structs.replace(entry, runs=("abc", "def")) for entry in table().entries]
+
+    def unknown(abc: dict[str, str], other: dict[str, str]) -> list[int]:
+        runs = {"abc": msgspec.structs.replace(one, code=abc), "def": msgspec.structs.replace(one, code=other)}
+        return [found.unknown for found in compared_code(table(runs=runs), entries, today)]
+
+    assert unknown({"first@1": "1"}, {"first@1": "1", "second@1": "2"}) == [0, 0]
+    assert unknown({"first@1": "1"}, {"first@1": "1"}) == [0, 3]
+    assert unknown({"first@1": "1", "second@1": "2"}, {}) == [3, 3], "a run whose sources are not known"

@@ -54,11 +54,16 @@ def compared_code(table: DispatchTable, entries: Sequence[TableEntry], today: Ma
         unknown = [
             entry
             for entry in timed
-            if entry not in other and (name not in today or not all(name in table.runs[run].code for run in entry.runs))
+            if entry not in other and (name not in today or not _source_known(name, [table.runs[run].code for run in entry.runs]))
         ]
         runs = sorted(differing.intersection(run for entry in other for run in entry.runs))
         found.append(Measured(name, len(timed), len(other), len(unknown), tuple(runs)))
     return found
+
+
+def _source_known(name: str, codes: Sequence[Mapping[str, str]]) -> bool:
+    """Whether the runs of an entry tell the source of a kernel; some may have timed other kernels alone."""
+    return all(codes) and any(name in code for code in codes)
 
 
 def told(found: Iterable[Measured]) -> str:
