@@ -82,6 +82,11 @@ def same_yardstick(one: Run, other: Run) -> bool:
 
 def without_boards(boards: Collection[str]) -> RunScatter:
     """The scatter between the stored runs of other boards."""
+    return _without_boards(frozenset(boards))
+
+
+@cache
+def _without_boards(boards: frozenset[str]) -> RunScatter:
     found = scatter_between([run for run in stored() if run.environment.device_uuid not in boards])
     assert found is not None
     return found

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import msgspec
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from fusebench.judge.candidate import tampering
 from fusebench.judge.candidate.calling import Caller
 from fusebench.judge.candidate.tampering import Tampering
 from fusebench.judge.channel.protocol import Batch, Inspect
@@ -25,6 +29,16 @@ TOY = Path(__file__).parents[1] / "toy_project" / "kernels"
 CPU = torch.device("cpu")
 
 
+def tampering_seen() -> Tampering:
+    """The check of a candidate's process, which has fewer modules than this one: here it read ten thousand functions after each batch.
+
+    Hooks of the interpreter are left to `candidate/test_tampering.py`: each would stay in this process for ever.
+    """
+    own = {name: module for name, module in sys.modules.items() if name.startswith("fusebench.judge.candidate")}
+    with mock.patch.object(tampering, "sys", SimpleNamespace(modules=own, addaudithook=lambda hook: None)):
+        return Tampering()
+
+
 class SameProcess:
     """Answers batches as `KernelProcess` does, in this process."""
 
@@ -34,7 +48,7 @@ class SameProcess:
         self.confined = True
         self.batches: list[Batch] = []
         self._theirs = Region(self.region.fd, self.region.nbytes)
-        self._caller = Caller(kernel, op, CPU, Tampering(), cuda=None, mark=lambda token: None)
+        self._caller = Caller(kernel, op, CPU, tampering_seen(), cuda=None, mark=lambda token: None)
 
     def cpu_ns(self) -> int:
         return time.process_time_ns()

@@ -53,12 +53,14 @@ def test_an_honest_kernel_passes(kernel: Kernel) -> None:
 
 def test_calls_are_drawn_while_a_batch_is_waited_for() -> None:
     judge, _ = judge_of(in_place)
-    comparison, before = judge._comparison, threading.active_count()
+    comparison, before, names = judge._comparison, threading.active_count(), list[str]()
+    draw = comparison._next
+    comparison._next = lambda: names.append(threading.current_thread().name) or draw()  # type: ignore[assignment,func-returns-value]
     with comparison.drawing_ahead(5):
-        threads = [one for one in threading.enumerate() if one.name == "draws ahead"]
-        for thread in threads:
-            thread.join()
-    assert (len(threads), len(comparison._ahead), threading.active_count()) == (1, 5, before)
+        for thread in threading.enumerate():
+            if thread.name == "draws ahead":
+                thread.join()
+    assert (names, len(comparison._ahead), threading.active_count()) == (["draws ahead"] * 5, 5, before)
     assert {call.draw.params for call in comparison._ahead} == {judge._params}
     judge.compare(8)
     assert (judge.found.compared, len(comparison._ahead)) == (8, 0), "they are the first to be compared"

@@ -173,6 +173,8 @@ def launch_gap(run: Run, baseline: Run, drifts: Drifts) -> LaunchGap | None:
     known = {summary.case.key: summary for summary in baseline.cases}
     changes = []
     for new in run.results:
+        if new.measurement is None or not makes_several(new.measurement.kernels):
+            continue
         key = new.case_key
         old, now, then = before.get((key, new.kernel)), cases.get(key), known.get(key)
         if old is None or now is None or then is None or now.same_as or now.not_cold or then.not_cold:
@@ -188,14 +190,13 @@ def launch_gap(run: Run, baseline: Run, drifts: Drifts) -> LaunchGap | None:
 
 
 def _several_alike(new: Result, old: Result) -> tuple[Measurement, Measurement] | None:
-    """The two timings of a short call that made the same number of launches, more than one; None for any other call."""
+    """The two timings of a short call that made the same number of launches; None for any other call."""
     now, then = new.measurement, old.measurement
     if new.suspicious or old.suspicious:
         return None
     if now is None or then is None or not new.speed_gates or (new.code and old.code and new.code != old.code):
         return None
-    alike = makes_several(now.kernels) and now.kernels == then.kernels
-    return (now, then) if alike and now.time_us.value < DURATION_CLASSES_US[-1] else None
+    return (now, then) if now.kernels == then.kernels and now.time_us.value < DURATION_CLASSES_US[-1] else None
 
 
 def relative_to_machine(new: Measurement, old: Measurement, drift: Drift, gap: LaunchGap | None) -> float:
