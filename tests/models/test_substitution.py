@@ -135,6 +135,26 @@ def test_tiny_model_with_fused_ops(name: str) -> None:
     assert torch.equal(model.predict(transformer, latents, timestep, conditioning), own), "the substitution is not taken out again"
 
 
+@torch.no_grad()
+def test_a_block_of_z_image_makes_q_k_and_v_in_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, device, dtype = load_model("z_image_turbo"), torch.device("cpu"), torch.float32
+    config, shapes = full_config(model, tiny=True), model.tiny_shapes
+    transformer = build(model, config, device=device, dtype=dtype)
+    generator = torch.Generator().manual_seed(1)
+    latents = model.latents(shapes, config, generator=generator)
+    conditioning = model.conditioning(shapes, config, dtype=dtype, generator=generator)
+    timestep = model.scheduler(shapes, config, 4, device=device).timesteps[1]
+    own = model.predict(transformer, latents, timestep, conditioning)
+    widths: list[int] = []
+    product = torch.mm
+    monkeypatch.setattr(torch, "mm", lambda *given, out: widths.append(out.shape[1]) or product(*given, out=out))
+    model.arrange(transformer)
+    with model.substituted(transformer, OpCalls()):
+        fused = model.predict(transformer, latents, timestep, conditioning)
+    assert widths == [3 * transformer.layers[0].attention.to_q.out_features] * 6
+    torch.testing.assert_close(fused, own)
+
+
 @pytest.mark.parametrize("name", sorted(set(CALLS) - set(EXACT)))
 @torch.no_grad()
 def test_fused_ops_are_as_close_to_float32_as_the_models_own(name: str) -> None:

@@ -20,6 +20,7 @@ from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..op_calls import OpCalls, SiteOp
 from ..substitution import Substitution
 from .rotary import RotaryTable, cosines_and_sines, rotate
+from .streams import pack_projections, project
 
 LATENT_PIXELS = 8
 """Pixels per latent along each side, by the autoencoder; tokens are patches of 2 x 2 latents."""
@@ -70,15 +71,18 @@ class FusedAttnProcessor(ZSingleStreamAttnProcessor):
     ) -> torch.Tensor:
         if freqs_cis is None:
             raise ValueError("Z-Image's attention has no rotary rows; expected those of its `rope_embedder`")
-        query, key, value = (project(hidden_states).unflatten(-1, (attn.heads, -1)) for project in (attn.to_q, attn.to_k, attn.to_v))
+        layers = (attn.to_q, attn.to_k, attn.to_v)
+        query, key, value = project(
+            [(hidden_states, layers)], attn.to_q.out_features // attn.heads, packed=self._fused.takes_packed
+        ).joined()
         # Every token has a row of its own, also where samples are several: to the op they are one long sample.
         table = RotaryTable(freqs_cis.flatten(0, 1), self._positions)
         rotate(self._fused, query.flatten(0, 1)[None], key.flatten(0, 1)[None], attn.norm_q, attn.norm_k, table)
         if attention_mask is not None and attention_mask.ndim == 2:
             attention_mask = attention_mask[:, None, None, :]
         joined = dispatch_attention_fn(query, key, value, attn_mask=attention_mask, backend=self._attention_backend).flatten(2, 3)
-        for project in attn.to_out:
-            joined = project(joined)
+        for layer in attn.to_out:
+            joined = layer(joined)
         return joined
 
 
@@ -201,6 +205,9 @@ class ZImageTurbo(DiffusionModel):
         made = FlowMatchEulerDiscreteScheduler(shift=3.0)
         made.set_timesteps(sigmas=torch.linspace(1.0, 1 / steps, steps).tolist(), device=device)
         return made
+
+    def arrange(self, transformer: Any) -> None:
+        pack_projections(transformer)
 
     def substitute(self, transformer: Any, calls: OpCalls, into: Substitution) -> None:
         def at(site: Site, module: Any) -> SiteOp:
