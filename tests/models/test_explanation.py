@@ -115,7 +115,8 @@ def test_causes_and_prediction_add_up(stored: Run, graphs: bool) -> None:
     assert by_cause["attention:"] == pytest.approx(-10.0)
     assert by_cause["activities"] == pytest.approx(-50.0)
     assert "the same 1 launches, which take 10.0 % more time" in " ".join(cause.cause for cause in found.causes)
-    said, *others = found.remarks
+    said, places, *others = found.remarks
+    assert places.startswith("the record lacks what ran inside attention modules")
     assert said == "in the profiled steps all but matrix products and attention save 0.80 ms: rope 0.80"
     if graphs:
         assert by_cause["gaps"] == pytest.approx(300.0 - 50.0)
@@ -151,7 +152,13 @@ def test_profiles_that_tell_what_ran_inside_attention_name_the_ops_and_leave_not
     assert by_cause["inside"] == pytest.approx(750.0 - found.predicted_us)
     assert by_cause["outside"] == pytest.approx(250.0)
     assert found.unexplained_us == pytest.approx(0.0, abs=1e-6)
-    assert f"qknorm_rope alone would save {found.predicted_us / 1000:.2f} ms" in " ".join(cause.cause for cause in found.causes)
+    said = " ".join(cause.cause for cause in found.causes)
+    assert (
+        f"own phrasing (rope 0.75) saves 0.75 ms of the profiled steps, where qknorm_rope alone would save {found.predicted_us / 1000:.2f} ms"
+        in said
+    )
+    assert "own phrasing (rope 0.05, norm 0.20) saves 0.25 ms of the profiled steps, where no op alone" in said
+    assert not any("lacks" in remark for remark in found.remarks)
 
 
 def test_a_call_that_is_not_predicted_leaves_its_saving_unexplained(stored: Run) -> None:
