@@ -143,19 +143,20 @@ def test_a_gelu_in_the_product_is_a_cause_and_no_op_that_a_stored_run_lacks(stor
 
 def test_profiles_that_tell_what_ran_inside_attention_name_the_ops_and_leave_nothing_unexplained(stored: Run) -> None:
     breakdowns = (
-        _breakdown("split", 2100.0, attention_us=850.0, matmul=900.0, attention=100.0, rope=900.0, norm=200.0),
-        _breakdown("fused", 1080.0, attention_us=100.0, matmul=870.0, attention=110.0, rope=100.0),
+        _breakdown("split", 2100.0, attention_us=900.0, matmul=900.0, attention=100.0, rope=900.0, norm=200.0),
+        # A fused launch that is repeated past torch leaves no trace of the attention module around it.
+        _breakdown("fused", 1080.0, attention_us=0.0, matmul=870.0, attention=110.0, rope=100.0),
     )
     found = _explained(stored, _site(stored, calls=1), breakdowns=breakdowns)
     assert found.predicted_us is not None
     by_cause = _by_cause(found)
-    assert by_cause["inside"] == pytest.approx(750.0 - found.predicted_us)
-    assert by_cause["outside"] == pytest.approx(250.0)
+    assert by_cause["inside"] == pytest.approx(800.0 - found.predicted_us)
+    assert by_cause["outside"] == pytest.approx(200.0)
     assert found.unexplained_us == pytest.approx(0.0, abs=1e-6)
     said = " ".join(cause.cause for cause in found.causes)
-    assert "inside attention modules the model's own phrasing (rope 0.75) saves 0.75 ms of the profiled steps" in said
+    assert "inside attention modules the model's own phrasing (rope 0.80) saves 0.80 ms of the profiled steps" in said
     assert f"qknorm_rope alone would save {found.predicted_us / 1000:.2f} ms" in said
-    assert "own phrasing (rope 0.05, norm 0.20) saves 0.25 ms of the profiled steps, where no op alone" in said
+    assert "own phrasing (norm 0.20) saves 0.20 ms of the profiled steps, where no op alone" in said
     assert not any("lacks" in remark for remark in found.remarks)
 
 

@@ -45,8 +45,8 @@ def test_results_hold_a_baseline_calibration_scatter_evidence_counters_a_history
 def test_results_are_small() -> None:
     assert sum(file.stat().st_size for file in stored()) < 3_000_000
     assert (
-        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 16_000
-    )  # nine models' steps are about 1200 lines each
+        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 17_000
+    )  # nine models' steps are about 1300 lines each
     assert (BASELINE / "run.json").stat().st_size < 60_000
 
 
