@@ -10,7 +10,8 @@ import pytest
 from click.testing import Result as Outcome
 
 from fusebench.naming import device_slug
-from fusebench.runner.run.strategy import MOST_CASES, PROCESSES
+from fusebench.runner.run.looks import PROCESSES
+from fusebench.runner.workers.protocol import Measured, TimeTask
 from fusebench.schema import ExitCode, Result, Run
 from fusebench.store.run_folder import read_run, seal_of
 from helpers import night_figures, run_bench
@@ -76,10 +77,13 @@ def test_what_only_the_first_process_finds_slower_passes_and_the_record_says_why
     outcome, run = slow_at_first(fusebench, project, workers)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     assert len(workers.asked_again) == 2 * PROCESSES
-    assert outcome.stderr.count(f"suspect after its first process, so remeasured in {PROCESSES} fresh ones: scale/plain@1 +40.0 %") == 2
+    assert (
+        outcome.stderr.count(f"suspect after its first measurement, so remeasured in {PROCESSES} fresh processes: scale/plain@1 +40.0 %")
+        == 2
+    )
     found = plain_on_even(run)
     assert found.measurement is not None
-    assert (found.measurement.processes, found.measurement.time_us.value) == (PROCESSES, pytest.approx(2.0, rel=1e-3))
+    assert (found.measurement.processes, found.measurement.time_us.value) == (PROCESSES, pytest.approx(2.0035, rel=1e-4))
     assert found.verdict is not None
     assert f"measured in {PROCESSES} fresh processes, because it was a suspect after the first" in found.verdict.reason
     assert [summary.suspicion.partition(" [")[0] for summary in run.cases] == ["scale/plain@1 +40.0 %"] * 2
@@ -98,15 +102,39 @@ def test_what_every_process_finds_slower_is_a_regression_and_the_gate_agrees(
     assert f"measured in {PROCESSES} fresh processes" in " ".join(gate.stdout.split())
 
 
+@pytest.mark.parametrize("arguments", [("--processes", "2"), ("--processes", "9"), ("--precision", "0.02")])
+def test_a_run_of_several_processes_is_confirmed_too(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, arguments: tuple[str, str]
+) -> None:
+    """Its fresh processes are none of those that measured first, and as many as these where there were more than eight."""
+    promote_a_run(fusebench, project)
+    fresh = max(PROCESSES, int(float(arguments[1])))
+    first = 2 * ((8 if arguments[0] == "--precision" else int(arguments[1])) - 1)
+
+    def slow_then_usual(task: TimeTask) -> Measured:
+        return measured(task, 2.8 if len(workers.asked_again) <= first else 2.0)
+
+    workers.timed = lambda task: measured(task, 2.8)
+    workers.timed_again = slow_then_usual
+    outcome = fusebench(*QUICK, *arguments)
+    assert outcome.exit_code == ExitCode.PASS, outcome.output
+    assert len(workers.asked_again) == first + 2 * fresh
+    found = plain_on_even(read_run(Path(outcome.stdout.rstrip().rpartition("run: ")[2]))).measurement
+    assert found is not None
+    assert (found.processes, found.looks) == (fresh, 2)
+    workers.timed_again = lambda task: measured(task, 2.8)
+    assert fusebench(*QUICK, *arguments).exit_code == ExitCode.REGRESSION
+
+
 def test_without_confirmation_the_verdict_is_that_of_one_process(fusebench: Fusebench, project: Path, workers: FakeWorkers) -> None:
     outcome, run = slow_at_first(fusebench, project, workers, "--no-confirm")
     assert (outcome.exit_code, workers.asked_again) == (ExitCode.REGRESSION, [])
     assert [summary.suspicion for summary in run.cases] == ["", ""]
 
 
-def test_the_help_says_how_many_processes_and_cases(fusebench: Fusebench) -> None:
+def test_the_help_says_how_many_processes(fusebench: Fusebench) -> None:
     text = " ".join(fusebench("run", "--help").stdout.split())
-    assert f"suspects in {PROCESSES} fresh processes ({MOST_CASES} cases at most)" in text
+    assert f"suspects in up to {PROCESSES} fresh processes" in text
 
 
 @pytest.mark.parametrize("what", ["baselines", "calibration"])

@@ -78,7 +78,11 @@ class RemeasureLease(msgspec.Struct, frozen=True, kw_only=True):
     known: tuple[Result, ...]
     reason: str
     timer: str
+    kernels: tuple[str, ...]
+    first: int
+    before: tuple[Measured, ...]
     processes: int
+    looks: int
 
 
 Lease = CheckLease | CaseLease | RemeasureLease
@@ -249,8 +253,8 @@ def _work_on(lease: Lease, setup: BoardSetup, context: MeasuringContext) -> Chec
             context.note_timer(work.replies[0])
     else:
         context.timer = lease.timer
-        work = Remeasurement(unit, context, lease.known, lease.reason)
-        work.measure(lease.processes)
+        work = Remeasurement(unit, context, lease.known, lease.reason, lease.kernels, first=lease.first, before=lease.before)
+        work.measure(lease.processes, lease.looks)
     return Received(
         key=lease.key,
         results=work.results,

@@ -19,13 +19,13 @@ from ..runner.case_kernels import CaseKernels, work_of
 from ..runner.context import AHEAD, Reporter
 from ..runner.engine import Budget
 from ..runner.run.command import RunRequest, Session, checks_ahead
+from ..runner.run.looks import confirming_budget
 from ..runner.run.reckoning import expected_seconds
-from ..runner.run.strategy import MOST_CASES, PROCESSES, RunOptions, RunStrategy
+from ..runner.run.strategy import RunOptions, RunStrategy, Suspected
 from ..runner.workers.ahead import Checks
 from ..runner.workers.pool import WorkerPool
 from ..schema import Case, CaseSummary, Result, Run, Sample
 from ..store.journal import Journal
-from ..verdict.baseline.compare_to_baseline import Suspect
 from .board_process import CaseLease, Checked, CheckLease, Received, RemeasureLease
 from .boards import Answer, Board, Boards, setups_of
 from .context import FleetContext, ReceivedWork
@@ -228,50 +228,58 @@ class FleetStrategy(RunStrategy):
         """Suspects were remeasured before the boards were left."""
 
     def _remeasure_suspects(self, boards: Boards) -> None:
-        """Remeasure the suspects, each on the board that measured it first, or on another where that one is given up."""
-        suspects = self.suspects()
-        chosen = list(suspects[:MOST_CASES])
-        if len(suspects) > len(chosen):
-            self.context.warn(
-                f"{len(suspects)} cases are suspects, and {MOST_CASES} are remeasured: the others' figures are of one process"
-            )
-        asked: dict[str, Suspect] = {suspect.case: suspect for suspect in chosen}
-        done = 0
-        while asked:
-            if self._budget_is_over and not any(board.lease is not None for board in boards.alive):
-                break
-            self._lease_suspects(boards, asked)
-            for board, lease, answer in self._answers(boards):
-                if isinstance(lease, RemeasureLease) and isinstance(answer, Received):
-                    del asked[lease.key]
-                    done += 1
-                    unit, found = self._units[lease.key], ReceivedWork(answer, board, self.context.reporter)
-                    self.context.reporter.case(done, len(chosen), unit.case, unit.shape)
-                    found.measure(None)
-                    self._take_in(board, answer)
-                    self.keep_remeasured(lease.key, found)
-        if asked:
-            self.context.warn(f"{self._budget} ended before these suspects could be remeasured: {', '.join(asked)}")
+        """Remeasure the suspects look by look, each on the board that measured it first, or on another where that one is given up."""
+        self._confirming = confirming_budget(self._budget, self.context.phases.spending().total_s)
+        while chosen := self.suspected():
+            asked = {one.suspect.case: one for one in chosen}
+            done = 0
+            while asked:
+                if self._confirming_is_over and not any(board.lease is not None for board in boards.alive):
+                    break
+                self._lease_suspects(boards, asked)
+                for board, lease, answer in self._answers(boards):
+                    if isinstance(lease, RemeasureLease) and isinstance(answer, Received):
+                        one = asked.pop(lease.key)
+                        done += 1
+                        unit, found = self._units[lease.key], ReceivedWork(answer, board, self.context.reporter)
+                        self.context.reporter.case(done, len(chosen), unit.case, unit.shape)
+                        found.measure(None)
+                        self._take_in(board, answer)
+                        self.keep_remeasured(one, found)
+            if asked:
+                self._warn_of_left(self._confirming, asked)
+                return
 
-    def _lease_suspects(self, boards: Boards, asked: dict[str, Suspect]) -> None:
+    @property
+    def _confirming_is_over(self) -> bool:
+        share = self._confirming.share(1)
+        return share is not None and share <= 0
+
+    def _lease_suspects(self, boards: Boards, asked: dict[str, Suspected]) -> None:
         busy = {board.lease.key for board in boards.alive if isinstance(board.lease, RemeasureLease)}
         there = {board.uuid for board in boards.alive}
         for board in boards.alive:
-            if not board.idle or len(busy) >= self._most_at_once or self._budget_is_over:
+            if not board.idle or len(busy) >= self._most_at_once or self._confirming_is_over:
                 continue
-            mine = (one for one in asked.values() if one.case not in busy and self._home(one.case, there) in (board.uuid, ""))
-            suspect = next(mine, None)
-            if suspect is None:
+            mine = (one for key, one in asked.items() if key not in busy and self._home(key, there) in (board.uuid, ""))
+            one = next(mine, None)
+            if one is None:
                 continue
-            known = self._known(suspect.case)[1]
-            self.context.warn(
-                f"case {suspect.case}: suspect after its first process, so remeasured in {PROCESSES} fresh ones: {suspect.reason}"
-            )
+            key = one.suspect.case
+            self.context.warn(one.words)
             lease = RemeasureLease(
-                key=suspect.case, known=tuple(known), reason=suspect.reason, timer=self.context.timer, processes=PROCESSES
+                key=key,
+                known=tuple(self._known(key)[1]),
+                reason=one.suspect.reason,
+                timer=self.context.timer,
+                kernels=one.kernels,
+                first=one.first,
+                before=one.before,
+                processes=one.processes,
+                looks=one.looks,
             )
-            board.give(lease, f"{suspect.case}  is remeasured")
-            busy.add(suspect.case)
+            board.give(lease, f"{key}  is remeasured")
+            busy.add(key)
 
     def _home(self, key: str, there: set[str]) -> str:
         """The board that measured the case; empty where it is given up, or measures for another run."""

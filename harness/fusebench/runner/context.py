@@ -159,6 +159,7 @@ class MeasuringContext(Context):
         self.warm_up: dict[str, Any] = {}
         """Warm-up of the device's clocks, by case and process."""
         self._stack = ExitStack()
+        self._confirms = False
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -174,6 +175,13 @@ class MeasuringContext(Context):
         """`count` fresh workers; the time of their start is noted."""
         with self.phases.timed(START):
             return self.pool.fresh(count)
+
+    def confirming(self, count: int) -> Sequence[WorkerProcess]:
+        """`count` fresh workers of which none took part in a first measurement."""
+        if not self._confirms:
+            self.pool.dismiss_fresh()
+            self._confirms = True
+        return self.fresh(count)
 
     def start_first(self) -> None:
         """Have the native worker ready, and note the time of its start; a failure shows again, with its reason, when it is asked."""

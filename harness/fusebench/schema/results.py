@@ -205,6 +205,11 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     processes: int = 1
     """Number of worker processes that measured it. With several, the intervals are over processes."""
+    placement_error: float | None = None
+    """Standard error of the time's logarithm with every placement of all its processes as one unit. None for one process, whose interval
+    says it, for joined times, and in older records."""
+    looks: int = 1
+    """Looks at which the time could have passed a gate: above 1 where fresh processes remeasured the kernel because it was a suspect."""
     runs: tuple[int, ...] = ()
     """Places in `Run.joined` of the runs whose times were joined into this one; empty for the time of one run."""
     boards: tuple[str, ...] = ()

@@ -10,8 +10,9 @@ import pytest
 
 from fusebench.errors import DeviceUnfitError
 from fusebench.runner import engine as engine_module
+from fusebench.runner.run.looks import PROCESSES
 from fusebench.runner.run.resuming import Resumed
-from fusebench.runner.run.strategy import MOST_CASES, PROCESSES
+from fusebench.runner.run.strategy import RunStrategy
 from fusebench.runner.workers.protocol import Failure, Measured, TimeTask
 from fusebench.schema import Case, Result, Run, Sample, Status
 from fusebench.timing.coldness import Coldness
@@ -33,7 +34,7 @@ def faster(task: TimeTask) -> Measured:
     return msgspec.structs.replace(reply, samples=samples)
 
 
-def answering(answer: Callable[[TimeTask], Measured | Failure], times: int = MOST_CASES) -> Callable[[Any, int], None]:
+def answering(answer: Callable[[TimeTask], Measured | Failure], times: int = 16) -> Callable[[Any, int], None]:
     """Makes every fresh worker answer so."""
     return lambda worker, number: worker.replies.extend([answer] * times)
 
@@ -140,13 +141,6 @@ def test_a_device_that_becomes_unfit_keeps_what_was_measured_first(bench: Bench,
     assert not run.complete
 
 
-def test_no_more_cases_than_a_mood_explains_are_measured_again_and_the_rest_is_named(bench: Bench, case: Case) -> None:
-    many = [msgspec.structs.replace(case, name=f"case{number}", params={"size": 1024 + number}) for number in range(MOST_CASES + 2)]
-    run, _ = remeasured(bench, many, [one.key for one in many])
-    assert sum(summary.suspicion != "" for summary in run.cases) == MOST_CASES
-    assert any(f"{MOST_CASES + 2} cases are suspects" in text for text in run.warnings)
-
-
 def test_a_budget_that_is_over_leaves_suspects_and_says_so(bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 10_000, 30))
     monkeypatch.setattr(engine_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
@@ -234,3 +228,109 @@ def halved(run: Run) -> Run:
         return replace(result, measurement=replace(timing, time_us=time_us))
 
     return msgspec.structs.replace(run, results=[half(result) for result in run.results])
+
+
+# Look by look, where the scatter between processes is known.
+
+
+def known_scatter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RunStrategy, "_scatter_known", True)
+
+
+def fresh_of(run: Run, case: str, kernel: str = GOOD) -> int:
+    """Processes behind the kernel's time, 0 where they are those of the first measurement."""
+    timing = by_kernel(run, case)[kernel].measurement
+    assert timing is not None
+    return timing.processes if timing.looks > 1 else 0
+
+
+def open_until(processes: dict[str, int]) -> Callable[[Run], list[Suspect]]:
+    """Suspects that so many fresh processes decide, by case."""
+
+    def suspects(run: Run) -> list[Suspect]:
+        kernels = (GOOD,)
+        return [
+            Suspect(case=f"scale:{name}", reason="planted", kernels=kernels)
+            for name, most in processes.items()
+            if fresh_of(run, name) < most
+        ]
+
+    return suspects
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_suspect_is_remeasured_until_a_look_decides_it(
+    bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    """Those of the earlier look come first, and samples of all fresh processes count, also of a run of several processes."""
+    known_scatter(monkeypatch)
+    bench.pool.prepare = answering(faster)
+    plan = msgspec.structs.replace(session_bench.PLAN, processes=processes)
+    engine = bench.engine(suspects=open_until({"first": 2, "second": 3, "third": 99}), plan=plan)
+    engine.run(cases)
+    run = engine.record()
+    assert [fresh_of(run, case.name) for case in cases] == [2, 4, PROCESSES]
+    assert {timing.looks for one in run.results if (timing := one.measurement) is not None} == {4}
+    every = {case.name: {one.process for one in engine.samples if one.case == case.key} for case in cases}
+    assert every == {name: set(range(processes + fresh)) for name, fresh in (("first", 2), ("second", 4), ("third", PROCESSES))}
+    assert [time_us(run, case.name) for case in cases] == pytest.approx([AGAIN_US] * 3)
+    asked = [text for text in run.warnings if "remeasure" in text]
+    assert [text.split(":")[1].split()[0] for text in asked] == ["first", "second", "third", "second", "third", "third"]
+
+
+def test_processes_of_the_first_measurement_confirm_nothing(bench: Bench, case: Case) -> None:
+    bench.pool.prepare = answering(faster)
+    plan = msgspec.structs.replace(session_bench.PLAN, processes=2)
+    engine = bench.engine(suspects=lambda run: [Suspect(case=case.key, reason="planted")], plan=plan)
+    engine.run([case])
+    tasks = [len([task for task in worker.tasks if isinstance(task, TimeTask)]) for worker in bench.pool.started]
+    assert tasks == [1] + [1] * PROCESSES
+    assert fresh_of(engine.record(), "even") == PROCESSES
+
+
+def test_kernels_that_are_no_suspects_are_not_remeasured(bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    known_scatter(monkeypatch)
+    bench.pool.prepare = answering(faster)
+    engine = bench.engine(suspects=lambda run: [Suspect(case=case.key, reason="planted", kernels=(GOOD,))], kernel=None)
+    bench.worker.failures.clear()
+    engine.run([case])
+    tasks = [task for worker in bench.pool.started for task in worker.tasks if isinstance(task, TimeTask)]
+    assert {frozenset(task.kernels) for task in tasks} == {frozenset({GOOD, SPLIT})}
+    others = {one.kernel: one.measurement.looks for one in engine.record().results if one.measurement is not None}
+    assert others.pop(GOOD) == others.pop(SPLIT) == 4
+    assert others
+    assert set(others.values()) == {1}
+
+
+def test_a_resumed_run_goes_on_after_the_last_look(bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
+    known_scatter(monkeypatch)
+
+    def stopping(task: TimeTask) -> Measured:
+        if len(bench.pool.started) > 2:
+            raise KeyboardInterrupt
+        return faster(task)
+
+    suspects = open_until({"first": 3})
+    bench.pool.prepare = answering(stopping)
+    stopped = bench.engine(suspects=suspects)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run(cases)
+    assert fresh_of(stopped.record(), "first") == 2
+    bench.pool.started.clear()
+    bench.pool.prepare = answering(faster)
+    engine = bench.engine(suspects=suspects, resumed=Resumed(stopped.record(), stopped.samples))
+    engine.run(cases)
+    assert fresh_of(engine.record(), "first") == 4
+    assert sum(isinstance(task, TimeTask) for worker in bench.pool.started for task in worker.tasks) == 2
+    assert {one.process for one in engine.samples if one.case == "scale:first"} == set(range(5))
+    assert time_us(engine.record(), "first") == pytest.approx(AGAIN_US)
+
+
+def test_a_run_without_a_budget_confirms_for_a_share_of_its_time(bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter(range(0, 100_000, 60))
+    monkeypatch.setattr(engine_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
+    run, _ = remeasured(bench, cases, [case.key for case in cases])
+    assert [summary.suspicion != "" for summary in run.cases] == [True, False, False]
+    (left,) = [text for text in run.warnings if "ended before these suspects" in text]
+    assert left.endswith("scale:second, scale:third")

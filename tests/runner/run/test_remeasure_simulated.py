@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from fusebench.runner.run.strategy import PROCESSES
+from fusebench.runner.run.looks import PROCESSES
 from fusebench.schema import Estimate, VerdictKind
 from fusebench.stats.paired import quotient, time_estimate
 from fusebench.verdict.margins.rule import MarginRule

@@ -105,8 +105,8 @@ ConfirmOption = Annotated[
     bool,
     typer.Option(
         "--confirm/--no-confirm",
-        help="Remeasure suspects in 8 fresh processes (16 cases at most): cases that one process finds slower than the stored baseline, "
-        "undecided, or faster without a cause.  Their figures and verdicts are then those of the fresh processes.",
+        help="Remeasure suspects in up to 8 fresh processes, until each is decided or the budget ends: kernels slower than the stored "
+        "baseline, undecided, or faster without a cause.  Their figures and verdicts are then those of the fresh processes.",
     ),
 ]
 BaselineOption = Annotated[

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -21,6 +21,7 @@ from ..workers.blame import search
 from ..workers.checking import check_all
 from ..workers.protocol import Failure, Measured, Progress, TimeTask
 from ..workers.remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing, said_by_arm
+from .looks import confirming_plan, timed_again
 from .precision import begin_ahead, imprecise, measure_in_fresh, measure_in_processes
 from .summarise import CaseFigures, untimed_summary
 
@@ -231,59 +232,80 @@ class CaseMeasurement(_CaseWork):
 
 
 class Remeasurement(_CaseWork):
-    """Remeasures a suspect in fresh processes.
+    """Remeasures the suspects of a case in fresh processes, beside its baseline kernel.
 
-    Its figures then come from the fresh processes alone, because the first process's figures were selected for being suspect. A kernel that
-    fails now has failed; the others keep their figures, and the summary stays None. The summary also stays None if the fresh samples are
-    not
-    cold: they could not be compared, and a regression would become incomparable.
+    Their figures then come from the fresh processes alone, because the first figures were selected for being suspect. Kernels that are no
+    suspects keep theirs. A kernel that fails now has failed; the others keep their figures, and the summary stays None. The summary also
+    stays None if the fresh samples are not cold: they could not be compared, and a regression would become incomparable.
     """
 
-    def __init__(self, unit: CaseKernels, context: MeasuringContext, known: Sequence[Result], suspicion: str) -> None:
+    def __init__(
+        self,
+        unit: CaseKernels,
+        context: MeasuringContext,
+        known: Sequence[Result],
+        suspicion: str,
+        kernels: Collection[str] = (),
+        *,
+        first: int = 1,
+        before: Sequence[Measured] = (),
+    ) -> None:
         """
         Args:
             known: every result of the case.
             suspicion: why it is a suspect, for the record.
+            kernels: the suspects; all of the case's where empty.
+            first: processes that measured it at first.
+            before: answers of the fresh processes that remeasured it already.
         """
         super().__init__(unit, context)
-        self._first, self._suspicion = known, suspicion
+        self._known, self._suspicion, self._first = known, suspicion, first
+        self._kernels = tuple(kernels) or tuple(result.kernel for result in known)
+        self._before = list(before)
 
-    def measure(self, processes: int) -> None:
-        """Time what was timed, in so many fresh processes.
+    def measure(self, processes: int, looks: int = 2) -> None:
+        """Time the suspects until so many fresh processes have.
+
+        Args:
+            looks: at which the case may pass, the first measurement's included.
 
         Raises:
             DeviceUnfitError: the device was touched again and again, or its timer lost records.
         """
-        timed = [result for result in self._first if result.status is Status.MEASURED]
+        timed = timed_again(self._known, self._kernels, self._unit.baseline_id)
         # With the timer of the first measurement: times of two timers are never compared.
         task = self._task(timed, self._context.timer, None)
-        replies = measure_in_fresh(task, self._context, processes)
+        task = msgspec.structs.replace(task, plan=confirming_plan(task.plan))
+        replies = measure_in_fresh(task, self._context, len(self._before), processes, first=self._first)
         if isinstance(replies, Failure):
             culprit = self._culprit(replies)
-            self._keep_first(common_failure(replies), [_failed(one, replies) if one.kernel == culprit else one for one in self._first])
+            self._keep_known(common_failure(replies), [_failed(one, replies) if one.kernel == culprit else one for one in self._known])
             return
         if wrong := wrong_when_timed(self._unit.baseline_id, replies, timed):
             why = f"{', '.join(wrong)} gave wrong outputs"
-            self._keep_first(why, [withdrawn(one, wrong[one.kernel]) if one.kernel in wrong else one for one in self._first])
+            self._keep_known(why, [withdrawn(one, wrong[one.kernel]) if one.kernel in wrong else one for one in self._known])
             return
-        figures = self._figures(replies)
+        every = [*self._before, *replies]
+        figures = self._figures(every)
         summary = figures.summary()
         if summary.not_cold:
-            self._keep_first(f"its samples were not cold: {summary.not_cold}", self._first)
+            self._keep_known(f"its samples were not cold: {summary.not_cold}", self._known)
             return
         self._note_timing(task, replies)
         self.summary = msgspec.structs.replace(summary, suspicion=self._suspicion)
         again = {
-            result.kernel: msgspec.structs.replace(result, measurement=figures.of(result), suspicious=figures.suspicious(result.kernel))
+            result.kernel: msgspec.structs.replace(
+                result,
+                measurement=msgspec.structs.replace(figures.of(result), looks=looks),
+                suspicious=figures.suspicious(result.kernel),
+            )
             for result in timed
         }
-        self._add([again.get(result.kernel, result) for result in self._first])
+        self._add([again.get(result.kernel, result) for result in self._known])
 
-    def _keep_first(self, why: str, results: Sequence[Result]) -> None:
-        """Keep the figures of the first process; `results` are then those of the case."""
-        self._context.warn(
-            f"case {self._unit.case.key}: the suspect could not be remeasured, and its figures are those of one process: {why}"
-        )
+    def _keep_known(self, why: str, results: Sequence[Result]) -> None:
+        """Keep the figures that there are; `results` are then those of the case."""
+        self._context.warn(f"case {self._unit.case.key}: the suspect could not be remeasured, and keeps the figures that it had: {why}")
         self._add(results)
 
 

@@ -77,18 +77,19 @@ def measure_in_processes(
     return replies
 
 
-def measure_in_fresh(task: TimeTask, context: MeasuringContext, processes: int) -> list[Measured] | Failure:
-    """The answer of each of so many fresh processes, in order, its samples numbered from 1 on; or the first failure.
+def measure_in_fresh(task: TimeTask, context: MeasuringContext, begin: int, end: int, *, first: int) -> list[Measured] | Failure:
+    """The answers of the fresh processes from `begin` on and below `end`, counted from 0; or the first failure.
 
     Args:
         task: the measurement that is repeated, with the timer that it was made with.
+        first: processes that measured the case at first, whose numbers come before those of the fresh ones.
     """
     replies: list[Measured] = []
-    for number, worker in enumerate(context.fresh(processes), start=1):
-        reply = context.ask(_again(task, task.timer), worker, f"remeasure in fresh process {number} of {processes}")
+    for number, worker in enumerate(context.confirming(end)[begin:], start=begin):
+        reply = context.ask(_again(task, task.timer), worker, f"remeasure in fresh process {number + 1} of {end}")
         if isinstance(reply, Failure):
-            return msgspec.structs.replace(reply, reason=f"in fresh process {number}: {reply.reason}")
-        replies.append(reply.numbered(number))
+            return msgspec.structs.replace(reply, reason=f"in fresh process {number + 1}: {reply.reason}")
+        replies.append(reply.numbered(first + number))
     return replies
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -34,16 +34,35 @@ from ..dispatched import DispatchChoices
 from ..engine import Budget, Strategy, Work
 from ..workers.ahead import Checks, check_ahead
 from ..workers.protocol import Measured
+from .looks import confirming_budget, first_processes, fresh_looks, replies_of
 from .measured_case import CaseMeasurement, Remeasurement
-from .precision import LOOKS
 from .reckoning import Reckoning
 from .resuming import Resumed
 from .summarise import untimed_summary
 
-PROCESSES = LOOKS[0]
-"""Fresh processes that remeasure a suspect: the smallest number whose interval has its nominal coverage, as for a precision."""
-MOST_CASES = 16
-"""Suspects that are remeasured, at most: each takes an H200 some 12 s.  Where more cases are slower, no single process is the cause."""
+
+class Suspected(msgspec.Struct, frozen=True, kw_only=True):
+    """A suspect to remeasure until a look."""
+
+    suspect: Suspect
+    kernels: tuple[str, ...]
+    """The same at every look."""
+    first: int
+    """Processes that measured the case at first."""
+    before: tuple[Measured, ...]
+    """Answers of the fresh processes so far."""
+    processes: int
+    """Fresh processes after which to look."""
+    looks: int
+    """At which the case may pass, the first measurement's included."""
+
+    @property
+    def words(self) -> str:
+        """For a warning."""
+        key, fresh = self.suspect.case, self.processes - len(self.before)
+        if self.before:
+            return f"case {key}: still open after {len(self.before)} fresh processes, so {fresh} more remeasure it: {self.suspect.reason}"
+        return f"case {key}: suspect after its first measurement, so remeasured in {fresh} fresh processes: {self.suspect.reason}"
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,6 +160,10 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         self._samples: dict[str, list[Sample]] = {}
         """By case."""
         self._id, self._journal = secrets.token_hex(4), journal
+        self._fresh: dict[str, list[Measured]] = {}
+        """By suspect, the answers of its fresh processes."""
+        self._settled: set[str] = set()
+        """Suspects that could not be remeasured."""
         self._units: dict[str, CaseKernels] = {}
         self._checks = Checks()
         self._exit_code = ExitCode.PASS
@@ -250,24 +273,52 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
             self._to_journal(unit.case.key)
 
     def finish(self, budget: Budget) -> None:
-        """Remeasure the first suspects in fresh processes, as far as the budget reaches."""
-        suspects = self.suspects()
-        chosen = suspects[:MOST_CASES]
-        if len(suspects) > len(chosen):
-            self.context.warn(
-                f"{len(suspects)} cases are suspects, and {MOST_CASES} are remeasured: the others' figures are of one process"
+        """Remeasure the suspects in fresh processes, look by look, until each is decided or the budget ends."""
+        budget = confirming_budget(budget, self.context.phases.spending().total_s)
+        while chosen := self.suspected():
+            done = 0
+            for place, one in budget.while_it_lasts(chosen):
+                key = one.suspect.case
+                unit = self._units[key]
+                self.context.warn(one.words)
+                self.context.reporter.case(place + 1, len(chosen), unit.case, unit.shape)
+                work = Remeasurement(
+                    unit, self.context, self._known(key)[1], one.suspect.reason, one.kernels, first=one.first, before=one.before
+                )
+                work.measure(one.processes, one.looks)
+                self.keep_remeasured(one, work)
+                done = place + 1
+            if done < len(chosen):
+                self._warn_of_left(budget, [one.suspect.case for one in chosen[done:]])
+                return
+
+    def _warn_of_left(self, budget: Budget, keys: Iterable[str]) -> None:
+        self.context.warn(f"{budget} ended before these suspects could be remeasured as often as they may be: {', '.join(keys)}")
+
+    def suspected(self) -> list[Suspected]:
+        """The suspects that are to be remeasured until their next look, those of the earliest look first, then the most urgent."""
+        found = []
+        for suspect in self.suspects():
+            key = suspect.case
+            if key in self._settled:
+                continue
+            summary, results = self._known(key)
+            samples = self._samples.get(key, [])
+            first = first_processes(results, samples)
+            before = self._fresh.get(key) or replies_of(summary, samples, first)
+            kernels = tuple(dict.fromkeys(one.arm for one in before[0].samples)) if before else suspect.kernels
+            looks = fresh_looks(first, scatter_known=self._scatter_known)
+            wanted = next((look for look in looks if look > len(before)), None)
+            if wanted is None or (suspect.kernels and not {*kernels} & {*suspect.kernels}):
+                continue
+            found.append(
+                Suspected(suspect=suspect, kernels=kernels, first=first, before=tuple(before), processes=wanted, looks=len(looks) + 1)
             )
-        done = 0
-        for place, suspect in budget.while_it_lasts(chosen):
-            unit = self._units[suspect.case]
-            self.context.warn(
-                f"case {suspect.case}: suspect after its first process, so remeasured in {PROCESSES} fresh ones: {suspect.reason}"
-            )
-            self.context.reporter.case(place + 1, len(chosen), unit.case, unit.shape)
-            self._remeasure(unit, suspect)
-            done = place + 1
-        if left := ", ".join(one.case for one in chosen[done:]):
-            self.context.warn(f"{budget} ended before these suspects could be remeasured: {left}")
+        return sorted(found, key=lambda one: one.processes)
+
+    @property
+    def _scatter_known(self) -> bool:
+        return self._rule.knows(self.record(complete=False))
 
     def judge(self, record: Run) -> RunJudgement:
         """The judgement on the measured cases; made anew only where something was measured since the last one.
@@ -283,22 +334,22 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         """Cases to remeasure in fresh processes, the most urgent first."""
         if self._baseline is None or not self._confirm:
             return ()
-        return self.judge(self.record(complete=False)).suspects
+        return judge_run(self.record(complete=False), self._baseline, self._rule.confirming()).suspects
 
-    def _remeasure(self, unit: CaseKernels, suspect: Suspect) -> None:
-        work = Remeasurement(unit, self.context, self._known(suspect.case)[1], suspect.reason)
-        work.measure(PROCESSES)
-        self.keep_remeasured(suspect.case, work)
-
-    def keep_remeasured(self, key: str, work: Findings) -> None:
+    def keep_remeasured(self, one: Suspected, work: Findings) -> None:
         """Take over the figures of a suspect's fresh processes."""
+        key = one.suspect.case
         self._judgement = None
         # Samples only together with the figures that are of them: an interruption keeps neither.
-        self._keep_samples(key, work.replies, first=1)
+        self._keep_samples(key, work.replies, first=one.first + len(one.before))
         self._replace(key, work.summary, work.results)
-        for one in self._cases:
-            if key in (one.case.key, one.same_as):
-                self._to_journal(one.case.key)
+        if work.summary is None:
+            self._settled.add(key)
+        else:
+            self._fresh[key] = [*one.before, *work.replies]
+        for summary in self._cases:
+            if key in (summary.case.key, summary.same_as):
+                self._to_journal(summary.case.key)
 
     def _to_journal(self, key: str) -> None:
         """Have the finished case `key` on disk before anything else is measured."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from statistics import mean
@@ -10,6 +11,7 @@ import msgspec
 
 from ...schema import LIMIT_NOISE, CaseSummary, Estimate, Floor, Measurement, Result, Sample, SamplingPlan, Status
 from ...stats.paired import ratio_estimate, spans_by_replicate, time_estimate
+from ...stats.scatter import standard_error
 from ...timing.placement import CONTROL, COPY, STREAM
 from ..case_kernels import CaseKernels
 from ..workers.protocol import Measured
@@ -102,8 +104,18 @@ class CaseFigures:
             extra_memory_bytes=max(extra_memory, default=None),
             replicates=len(self._spans[kernel]),
             processes=len(set(self._processes(kernel))),
+            placement_error=self._placement_error(kernel),
             rounds=self._plan.rounds,
         )
+
+    def _placement_error(self, arm: str) -> float | None:
+        """Standard error of the log time over all placements, of several processes; None for one, and for a placement that scatters
+        beyond measure."""
+        spans = list(self._spans[arm].values())
+        if len(set(self._processes(arm))) < 2:
+            return None
+        error = standard_error(time_estimate(spans, self._plan.trim), len(spans))
+        return error if math.isfinite(error) else None
 
     def _processes(self, arm: str) -> list[int]:
         """The number of the process that measured each replicate of `arm`, in order."""

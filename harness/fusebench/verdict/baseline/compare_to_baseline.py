@@ -31,13 +31,15 @@ class Suspect(msgspec.Struct, frozen=True, kw_only=True):
     """A case to remeasure in fresh processes before its verdict is given.
 
     A process can make a kernel slower for its whole life: on an H200 one process ran two kernels 4 % slower in all of its placements, with
-    identical code.  A run measures each case in one process, so its intervals cannot show this.
+    identical code.  And few placements leave a time uncertain.
     """
 
     case: str
     """Key of the case that was measured.  Key of a case that takes its results only where the measured one is not in the run."""
     reason: str
     """Its kernels, their changes and the verdicts they would get."""
+    kernels: tuple[str, ...] = ()
+    """The kernels that make it a suspect."""
 
 
 class RunJudgement(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,20 +124,22 @@ def with_verdicts(run: Run, judged: RunJudgement) -> Run:
 def _suspects(judgements: Iterable[Judgement], unexplained: Iterable[Unexplained], run: Run, baseline: Run) -> list[Suspect]:
     """Cases whose gating kernels look slower, undecided or unexplainedly faster, in that order.
 
-    Left out are cases that were measured in several processes, cases whose baseline kernel has failed since, because nothing could be
-    paired with it, and losses of accuracy, which no other process changes.
+    A digest does not speak for a kernel whose times differ: identical code that its times alone leave undecided, beyond the noise between
+    runs, is a suspect too.  Left out are cases whose baseline kernel has failed since, because nothing could be paired with it, and losses
+    of accuracy, which no other process changes.
     """
     new, old = results_by_place(run), results_by_place(baseline)
     summaries = {summary.case.key: summary for summary in run.cases}
     faster = {(one.suite, one.case, one.kernel) for one in unexplained}
     claims: dict[str, dict[str, int]] = defaultdict(dict)  # by case, what its kernels would be called, and how urgent that is
+    kernels: dict[str, list[str]] = defaultdict(list)
     for one in judgements:
         place = (one.suite, one.case, one.kernel)
-        claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.UNDECIDED) or place in faster
+        claimed = one.verdict.kind in (VerdictKind.REGRESSION, VerdictKind.UNDECIDED) or place in faster or _differs_in_time(one)
         if not claimed or one.verdict.change is None or not one.verdict.gating or less_accurate(new[place], old[place]):
             continue
         timing, summary = new[place].measurement, summaries[f"{one.suite}:{one.case}"]
-        if timing is None or timing.processes > 1:
+        if timing is None:
             continue
         paired_with = new.get((one.suite, one.case, summary.baseline or ""))
         if paired_with is None or paired_with.status is not Status.MEASURED:
@@ -144,7 +148,16 @@ def _suspects(judgements: Iterable[Judgement], unexplained: Iterable[Unexplained
         case = summary.same_as if summary.same_as in summaries else summary.case.key
         kind = one.verdict.kind if one.verdict.kind in _URGENCY else VerdictKind.IMPROVEMENT
         claims[case][f"{one.kernel} {describe_change(one.verdict.change)} ({kind})"] = _URGENCY.index(kind)
-    return [Suspect(case=case, reason=", ".join(claims[case])) for case in sorted(claims, key=lambda case: min(claims[case].values()))]
+        kernels[case].append(one.kernel)
+    ordered = sorted(claims, key=lambda case: min(claims[case].values()))
+    return [Suspect(case=case, reason=", ".join(claims[case]), kernels=tuple(dict.fromkeys(kernels[case]))) for case in ordered]
+
+
+def _differs_in_time(one: Judgement) -> bool:
+    """Whether identical code passes by its digest alone: its times leave it undecided, and differ beyond the noise between runs."""
+    change = one.verdict.change
+    beyond = change is not None and one.reference is not None and not change.low <= 1.0 <= change.high
+    return beyond and one.kind_by_times is VerdictKind.UNDECIDED
 
 
 def _remarks(run: Run, shrunken: Iterable[Shrinkage], unexplained: Iterable[Unexplained], spreads: Sequence[Spread]) -> list[str]:

@@ -182,6 +182,8 @@ def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedR
     behind += [run for other, one in found for run in other.runs_behind(one, key)]
     timing = msgspec.structs.replace(
         newest,
+        placement_error=newest.placement_error if alone else None,
+        looks=1,
         time_us=time_us,
         busy_us=counted[-1].busy_us,
         gap_us=counted[-1].gap_us,

@@ -165,7 +165,7 @@ class _Judge:
             by_times = msgspec.structs.replace(speed, kind=VerdictKind.REGRESSION) if found.yardstick_slower_too else speed
             known = found.reference is not None
             speed = verdict_on_unchanged(by_times, self.other_differences, noise_known=known, disturbed=_disturbed(new, old, change))
-        if change is not None and self.new_cases[new.case_key].suspicion and new.measurement is not None:
+        if change is not None and new.measurement is not None and self._remeasured(new.case_key, new.measurement):
             again = f"measured in {new.measurement.processes} fresh processes, because it was a suspect after the first"
             speed = msgspec.structs.replace(speed, reason=f"{speed.reason}; {again}")
         verdict = with_accuracy(speed, new.accuracy, old.accuracy, same_code=same_code is True)
@@ -176,6 +176,12 @@ class _Judge:
         return msgspec.structs.replace(
             judgement, same_code=same_code, kind_by_times=found.kind if unchanged else None, reference=found.reference
         )
+
+    def _remeasured(self, key: str, timing: Measurement) -> bool:
+        """Whether the time is of fresh processes; in older records those of all kernels of a suspect's case are."""
+        plan = self.run.plan
+        older = bool(self.new_cases[key].suspicion) and plan.precision is None and timing.processes > plan.processes
+        return timing.looks > 1 or older
 
     def _speed(self, new: Result, old: Result) -> SpeedFinding:
         if new.measurement is None or old.measurement is None:
@@ -198,7 +204,7 @@ class _Judge:
 
     def _judged_by(self, new: Measurement, old: Measurement) -> Judge:
         """The rule, for changes of this kernel on this case."""
-        return lambda change, reference: self.rule.judge(change, new.time_us.value, launches_of(new, old), reference)
+        return lambda change, reference: self.rule.judge(change, new.time_us.value, launches_of(new, old), reference, looks=new.looks)
 
     def _by_machine(self, new: Result, old: Result, drift: Drift) -> Yardstick | None:
         """The change relative to the machine, with its interval from the scatter between runs; None where that is not known."""

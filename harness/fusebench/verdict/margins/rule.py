@@ -30,6 +30,11 @@ double 9."""
 PASS_LEVEL = 0.90
 """A pass needs its 90 % interval inside the margin: a change as large as the margin then passes with a probability of 5 %."""
 
+LOOKS_PASS_LEVEL = 0.94
+"""The same where a case may pass at several looks: at first, and after two, four and eight fresh processes.  A change as large as the
+margin then passes at any of them with a probability of 4 to 5 %, by the H200's variances and its stored baseline (simulated in
+tests/verdict/margins/test_looks.py); with 90 % at each look it would be 8 to 9 %."""
+
 BASELINE_PROCESSES = 8
 BASELINE_BOARDS = 2
 FRESH_PROCESSES = 8
@@ -76,6 +81,7 @@ class MarginRule:
         classes = scatter.classes if scatter is not None else ()
         self._classes = {(one.reference, one.several_launches, duration_class(one.low_us)): one for one in classes}
         self._widening: Mapping[tuple[bool, int], float] = {}
+        self._confirming = False
         self._margins = {place: evidence_margin(one) for place, one in self._classes.items()}
 
     def knows(self, run: Run) -> bool:
@@ -87,8 +93,19 @@ class MarginRule:
 
     def widened(self, factors: Mapping[tuple[bool, int], float]) -> MarginRule:
         """The same rule for a comparison that scatters more than the stored runs, by these factors per `call_class`."""
-        rule = MarginRule(self.fixed, self.floor_us, scatter=self.scatter, device=self._device)
+        rule = self._copy()
         rule._widening = dict(factors)
+        return rule
+
+    def confirming(self) -> MarginRule:
+        """The same rule for a first look that others may follow: it is as strict as these."""
+        rule = self._copy()
+        rule._confirming = True
+        return rule
+
+    def _copy(self) -> MarginRule:
+        rule = MarginRule(self.fixed, self.floor_us, scatter=self.scatter, device=self._device)
+        rule._widening, rule._confirming = self._widening, self._confirming
         return rule
 
     def widening_of(self, time_us: float, launches: int) -> float:
@@ -106,7 +123,9 @@ class MarginRule:
             return self._margins[reference, place[1], place[2]]
         return max(self.margin, self.floor_us / time_us) * (SEVERAL_LAUNCHES if launches > 1 else 1.0)
 
-    def judge(self, change: Estimate, time_us: float, launches: int = 1, reference: Reference | None = None) -> tuple[VerdictKind, str]:
+    def judge(
+        self, change: Estimate, time_us: float, launches: int = 1, reference: Reference | None = None, *, looks: int = 1
+    ) -> tuple[VerdictKind, str]:
         """The verdict and its sentence: regression above 1 + margin, improvement below 1 / (1 + margin), pass inside, else undecided.
 
         Args:
@@ -114,6 +133,7 @@ class MarginRule:
             time_us: the kernel's time in the new run, in microseconds, for limits that are absolute.
             launches: launches of one call, the fewer of both runs; 0 if the timer sees none.
             reference: what `change` is relative to, where its interval is from the scatter between runs; None for any other change.
+            looks: at which the time could have passed (`Measurement.looks`).
         """
         margin = self.margin_at(time_us, launches, reference)
         slow, fast = 1.0 + margin, 1.0 / (1.0 + margin)
@@ -124,8 +144,9 @@ class MarginRule:
         if change.high < fast:
             return VerdictKind.IMPROVEMENT, f"{seen}: faster beyond the {within}"
         if self.scatter_of(time_us, launches, reference) is not None:
-            change = at_level(change, PASS_LEVEL)
-            seen = f"{describe_change(change)} ({100 * PASS_LEVEL:.0f} %)"
+            level = LOOKS_PASS_LEVEL if looks > 1 or self._confirming else PASS_LEVEL
+            change = at_level(change, level)
+            seen = f"{describe_change(change)} ({100 * level:.0f} %)"
         if fast <= change.low and change.high <= slow:
             return VerdictKind.PASS, f"{seen}: inside the {within}"
         return VerdictKind.UNDECIDED, f"{seen}: the interval crosses the {within}; measure with more replicates"

@@ -56,8 +56,18 @@ def units_of(timing: Measurement) -> int:
     return timing.processes if timing.processes > 1 else timing.replicates
 
 
+FEWEST_UNITS = 8
+"""Processes below which their scatter is known worse than that of their placements.  On a nightly of two processes of three placements,
+intervals by the two processes held 91.8 % of 730 changes of equal code, by the six placements 93.7 %."""
+
+
 def own_variance(timing: Measurement) -> float:
-    """Variance of the log time as its own run knows it; infinite for one replicate."""
+    """Variance of the log time as its own run knows it; infinite for one replicate.
+
+    Of few processes it is that of their placements: `change_between` adds the scatter of processes.
+    """
+    if timing.placement_error is not None and timing.processes < FEWEST_UNITS:
+        return timing.placement_error**2
     return standard_error(timing.time_us, units_of(timing)) ** 2
 
 
