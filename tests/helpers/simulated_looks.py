@@ -162,7 +162,8 @@ def table(nights: int, runs: range = WHOLE) -> list[str]:
         lines.append(f"| {' | '.join(cells)} |")
     total = sum(one.final.total() for one in equal.values())
     left = sum(one.final[VerdictKind.UNDECIDED] for one in equal.values())
-    lines.append(f"\nundecided after all looks: {100 * left / total:.2f} % of {total}")
+    passed = sum(one.final[VerdictKind.PASS] for one in edge.values()) / sum(one.final.total() for one in edge.values())
+    lines.append(f"\nundecided after all looks: {100 * left / total:.1f} % of {total}; as slow as the margin, passed: {100 * passed:.1f} %")
     return lines
 
 

@@ -87,8 +87,8 @@ class CaseSummary(msgspec.Struct, frozen=True, kw_only=True):
     dispatched: str = ""
     """Id of the kernel that `fusebench.dispatch` takes for this case on this device; empty on a CPU, and in older records."""
     suspicion: str = msgspec.field(name="in_doubt", default="")
-    """Why this case was a suspect after its first process, or empty. A suspect is remeasured in fresh processes: its figures come from
-    these alone, and samples of process 0 do not count."""
+    """Why this case was a suspect, or empty. Suspects, its baseline kernel and the yardsticks are remeasured in fresh processes, and their
+    figures come from these alone: `Measurement.looks` is above 1."""
 
     @property
     def limit_us(self) -> float | None:
