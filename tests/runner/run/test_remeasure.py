@@ -274,6 +274,8 @@ def test_a_suspect_is_remeasured_until_a_look_decides_it(
     every = {case.name: {one.process for one in engine.samples if one.case == case.key} for case in cases}
     assert every == {name: set(range(processes + fresh)) for name, fresh in (("first", 2), ("second", 4), ("third", PROCESSES))}
     assert [time_us(run, case.name) for case in cases] == pytest.approx([AGAIN_US] * 3)
+    warmed = {place for place in run.environment.state["warm_up"] if place.startswith("scale:second")}
+    assert warmed == {"scale:second", *(f"scale:second in process {number + 1}" for number in range(1, processes + 4))}
     asked = [text for text in run.warnings if "remeasure" in text]
     assert [text.split(":")[1].split()[0] for text in asked] == ["first", "second", "third", "second", "third", "third"]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from fusebench.registry import Collection
@@ -14,6 +15,7 @@ from fusebench.runner.run.summarise import CaseFigures
 from fusebench.runner.workers.protocol import Measured
 from fusebench.schema import CacheState, Case, Floor, Result, Role, Sample, SamplingPlan, Status
 from fusebench.timing.coldness import Coldness
+from fusebench.verdict.margins.support import own_variance
 
 BASELINE, GOOD = "scale/split@1", "scale/good@1"
 Spans = Mapping[str, Sequence[Sequence[int]]]
@@ -182,6 +184,18 @@ def test_of_several_processes_intervals_are_over_the_processes(collection: Colle
         (middle, middle * math.exp(-half), middle * math.exp(half)), rel=1e-3
     )
     assert (found.replicates, found.processes, found.rounds) == (4, 2, 2)
+
+
+def test_a_time_of_few_processes_knows_the_scatter_of_its_placements(collection: Collection, case: Case) -> None:
+    """Two processes that agree by chance would claim a time without any error."""
+    one, other = timed(case, SPANS), timed(case, SPANS, process=1)
+    assert figures_of(collection, case, [one]).measurement(GOOD).placement_error is None
+    found = figures_of(collection, case, [one, other]).measurement(GOOD)
+    assert found.time_us.high == pytest.approx(found.time_us.low)
+    error = math.log(4) / (2 * math.sqrt(3))
+    assert found.placement_error == pytest.approx(error)
+    assert own_variance(found) == pytest.approx(error**2)
+    assert own_variance(msgspec.structs.replace(found, processes=8)) == pytest.approx(0.0), "eight know their own scatter"
 
 
 def test_host_cost_is_the_mean_of_the_processes_memory_their_most_and_code_what_the_first_one_ran(

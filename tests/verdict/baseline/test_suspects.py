@@ -9,13 +9,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.schema import Role, Run, Status
-from fusebench.store.baselines import promote
+from fusebench.schema import Role, Run, Status, VerdictKind
+from fusebench.store.baselines import load_baseline, promote
 from fusebench.store.history_file import read_history_file
 from fusebench.store.run_folder import write_run
+from fusebench.store.scatter_file import load_scatter
 from fusebench.verdict.baseline.compare_to_baseline import judge_run
+from fusebench.verdict.baseline.judgement import Judgement, results_by_place
+from fusebench.verdict.margins.call_classes import call_class
 from fusebench.verdict.margins.rule import MarginRule
 from fusebench.verdict.record_validation import load_valid_baseline
+from helpers import gate_characteristics
 
 FUSED, CUDA, COMPILED, SPLIT = (f"qknorm_rope/{name}" for name in ("fused_triton@2", "fused_cuda@1", "compiled@1", "split_triton@1"))
 RECORDS = Path(__file__).parents[3] / "results"
@@ -78,13 +82,39 @@ def test_an_advisory_result_is_no_suspect(synthetic: ModuleType) -> None:
     assert judge_run(new, old, MarginRule()).suspects == ()
 
 
-def test_a_case_that_was_measured_in_several_processes_is_not_measured_again(synthetic: ModuleType) -> None:
+def test_a_case_that_was_measured_in_several_processes_is_a_suspect_too(synthetic: ModuleType) -> None:
     new = synthetic.make_run(run_id="new", slow={("flux_1024", FUSED): 1.2})
-    assert len(judge_run(new, synthetic.make_run(run_id="old"), MarginRule()).suspects) == 1
     results = [
         msgspec.structs.replace(result, measurement=msgspec.structs.replace(result.measurement, processes=8)) for result in new.results
     ]
-    assert judge_run(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule()).suspects == ()
+    (one,) = judge_run(msgspec.structs.replace(new, results=results), synthetic.make_run(run_id="old"), MarginRule()).suspects
+    assert (one.case, one.kernels) == ("qknorm_rope:flux_1024", (FUSED,))
+
+
+def test_a_digest_does_not_speak_for_a_kernel_whose_times_differ_beyond_noise() -> None:
+    """Within the margin it still passes; across it, it is remeasured."""
+    (night,) = [run for run in read_history_file(RECORDS / "history" / "nvidia_h200.op_mix.parquet") if run.id == "2aac7247"]
+    baseline, scatter = load_baseline(RECORDS, "NVIDIA H200"), load_scatter(RECORDS, "NVIDIA H200")
+    assert baseline is not None
+    rule = MarginRule(scatter=scatter)
+
+    def passing(one: Judgement) -> bool:
+        """With times that pass too, of 10 to 50 us and one launch, where the margin is 1.4 %."""
+        timing = results_by_place(night)[one.suite, one.case, one.kernel].measurement
+        short = timing is not None and call_class(timing.time_us.value, timing.kernels) == (False, 2)
+        return short and one.kind_by_times is VerdictKind.PASS and one.verdict.gating
+
+    chosen = next(one for one in judge_run(night, baseline, rule).judgements if passing(one))
+    assert chosen.verdict.change is not None
+    place = (f"{chosen.suite}:{chosen.case}", chosen.kernel)
+    for change, suspected in ((1.0, False), (1.012, True)):
+        changed = gate_characteristics.slowed(night, change / chosen.verdict.change.value - 1, {place})
+        judged = judge_run(changed, baseline, rule)
+        (kind,) = {
+            one.verdict.kind for one in judged.judgements if (one.suite, one.case, one.kernel) == (chosen.suite, chosen.case, chosen.kernel)
+        }
+        assert kind is VerdictKind.PASS
+        assert any(one.case == place[0] and place[1] in one.kernels for one in judged.suspects) is suspected
 
 
 def test_of_cases_of_the_same_work_the_one_that_was_measured_is_named_once(synthetic: ModuleType) -> None:
