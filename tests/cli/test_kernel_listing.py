@@ -100,6 +100,19 @@ def test_a_new_root_is_seen(fusebench: Run, toy_project: Path) -> None:
     assert len(ids(fusebench)) == 2
 
 
+def test_modules_that_links_bring_among_the_installed_ones_are_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site, elsewhere = tmp_path / "site", tmp_path / "elsewhere"
+    for file in (site / "installed.py", elsewhere / "module.py", elsewhere / "package" / "part.py"):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    (site / "module.py").symlink_to(elsewhere / "module.py")
+    (site / "package").symlink_to(elsewhere / "package")
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    monkeypatch.setattr(kernel_listing.sysconfig, "get_paths", lambda: dict.fromkeys(names, str(site)))
+    linked = {str(site / "module.py"), str(site / "package" / "part.py")}
+    assert kernel_listing._outside([], {str(site / "installed.py"), *linked}) == linked
+
+
 def test_a_module_outside_of_the_folders_is_seen(
     fusebench: Run, toy_project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loads: list[Question]
 ) -> None:

@@ -30,7 +30,9 @@ def session(project: Path) -> Session:
 
     def run(*arguments: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
         # By name and not by its entry point: the sources under test need not be the installed ones.
-        command = ["pytest", "-p", "fusebench.pytest_plugin", "-p", "no:cacheprovider", "-rA", *QUICK, *arguments]
+        # No plugin for unraisable errors: it would collect garbage five times in all that the forked process imported.
+        plugins = ["-p", "fusebench.pytest_plugin", "-p", "no:cacheprovider", "-p", "no:unraisableexception"]
+        command = ["pytest", *plugins, "-rA", *QUICK, *arguments]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
         path = os.pathsep.join(filter(None, [str(TESTS.parent / "harness"), os.environ.get("PYTHONPATH")]))
         environment |= {"PYTHONPATH": path, "COLUMNS": "200", **(env or {})}

@@ -8,6 +8,7 @@ problems is never kept, so that they are reported again.  A folder that cannot b
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -191,7 +192,15 @@ def _outside(roots: Iterable[Path], modules: Iterable[str]) -> set[str]:
     paths = sysconfig.get_paths()
     installed = tuple(f"{os.path.realpath(paths[name])}{os.sep}" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
     below = tuple(f"{root}{os.sep}" for root in roots)
-    return {file for file in modules if not os.path.realpath(file).startswith(installed) and not file.startswith(below)}
+    # Of each folder once: torch brings two thousand modules, and every part of every path would be looked up.
+    folder_of = functools.cache(os.path.realpath)
+
+    def real(file: str) -> str:
+        folder, name = os.path.split(file)
+        place = os.path.join(folder_of(folder), name)  # noqa: PTH118  a Path for each costs as much as the look-up
+        return os.path.realpath(place) if os.path.islink(place) else place  # noqa: PTH114
+
+    return {file for file in modules if not file.startswith(below) and not real(file).startswith(installed)}
 
 
 def _stamp(file: str) -> tuple[int, int] | None:
