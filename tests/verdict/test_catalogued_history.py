@@ -96,7 +96,7 @@ def test_the_cause_of_a_change_is_sought_on_the_boards_of_the_series(tmp_path: P
     runs = [one.run for one in history(tmp_path, boards_by_case=np.array([[0, 1, 1], [1, 0, 1]]), nights=3, cases=2).runs]
     assert [run.environment.device_uuid for run in runs] == ["board0,board1", "board0,board1", "board1"]
     seen = OnBoards(runs, ["board0", "board1"], np.array([[0, 1, 1], [1, 0, 1]]))
-    assert [[run.environment.device_uuid for run in seen.of(row)] for row in (0, 1)] == [
+    assert [[run.environment.device_uuid for run in seen.of(row)[0]] for row in (0, 1)] == [
         ["board0", "board1", "board1"],
         ["board1", "board0", "board1"],
     ]

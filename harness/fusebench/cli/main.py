@@ -1,7 +1,8 @@
 """The `fusebench` command: one file per subcommand, and errors turned into one line and an exit code.
 
-Command modules import only typer, errors, schema and what gives options their defaults at their top, so importing them all keeps
-`fusebench --help` under 0.3 s; everything heavier is imported by the command that needs it.  A command ends by returning (exit code 0) or
+A command's module is imported, and its options are built, when it is asked for.  Command modules import only typer, errors, schema and
+what gives options their defaults at their top, so importing them all keeps `fusebench --help` under 0.3 s; everything heavier is imported
+by the command that needs it.  A command ends by returning (exit code 0) or
 by `raise typer.Exit(code)`; a `FusebenchError` that escapes it is printed as `error: …` and ends with that error's exit code; so
 does the failed import of a package that fusebench declares.  Any other exception is a fault of fusebench and ends with its traceback and an
 exit code of its own: Python's would be that of a regression.
@@ -9,40 +10,18 @@ exit code of its own: Python's would be that of a regression.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import os
 import signal
 import sys
 from typing import Annotated, Any
 
 import typer
+import typer.main
 from typer.core import TyperGroup
 
 from ..errors import FusebenchError
-from . import (
-    ab_command,
-    baseline_command,
-    bench_command,
-    bisect_command,
-    calibrate_command,
-    catalogue_command,
-    check_command,
-    ci_command,
-    compare_command,
-    doctor_command,
-    eval_command,
-    gate_command,
-    history_command,
-    init_command,
-    join_command,
-    list_command,
-    model_command,
-    ncu_command,
-    report_command,
-    run_command,
-    static_command,
-    suite_command,
-    tune_command,
-)
 from .shared.completion import asks_in_bash, complete_in_bash
 from .shared.exit_status import exit_code_of
 from .shared.options import join_alternatives
@@ -51,8 +30,42 @@ EXIT_INTERRUPTED = 130
 """Exit status that a shell reports after SIGINT: 128 + 2."""
 
 
+_COMMANDS = {
+    "init": ("init_command", "init", "Make a project: an op, two kernels, a suite, a script for CI."),
+    "list": ("list_command", "list_command", "List ops, kernels, suites or cases."),
+    "doctor": ("doctor_command", "doctor", "Check whether this machine is fit to measure."),
+    "check": ("check_command", "check", "Check kernels against float64, without timing them."),
+    "run": ("run_command", "run", "Check kernels, time the correct ones, write a run."),
+    "join": ("join_command", "join", "Join the shards of a run into one record."),
+    "eval": ("eval_command", "eval_command", "Judge one kernel file that nobody trusts, in isolation."),
+    "bench": ("bench_command", "bench", "Time plain functions against one another."),
+    "model": ("model_command", "model", "Measure a model's denoise step, with and without fused ops."),
+    "compare": ("compare_command", "compare", "Show two runs side by side."),
+    "gate": ("gate_command", "gate", "Judge a run against the stored baseline."),
+    "baseline": ("baseline_command", "baseline", "Keep runs as the baseline, or show what is kept."),
+    "history": ("history_command", "history", "Find the runs at which a kernel became slower or faster."),
+    "bisect": ("bisect_command", "bisect", "Find the commit that made a kernel slower."),
+    "ab": ("ab_command", "ab", "Compare this checkout's kernels with a commit's."),
+    "calibrate": ("calibrate_command", "calibrate", "Measure how often a verdict is wrong on this machine."),
+    "catalogue": ("catalogue_command", "catalogue", "Show, query, publish and restore stored runs."),
+    "suite": ("suite_command", "suite", "Make a suite of random cases."),
+    "static": ("static_command", "static", "Show registers, spills and instructions; needs no GPU."),
+    "ncu": ("ncu_command", "ncu", "Read hardware counters with Nsight Compute."),
+    "tune": ("tune_command", "tune", "Write the tables by which dispatch chooses a kernel."),
+    "report": ("report_command", "report", "Render the record of a run."),
+    "ci": ("ci_command", "ci", "Run the steps of a nightly or a pull request."),
+}
+"""By name: the module, its function or group, and the line in the list of commands, short enough for 80 columns."""
+
+
 class _Commands(TyperGroup):
     """Runs a subcommand and turns its failure into a message and an exit status."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings | {"commands": dict.fromkeys(_COMMANDS)})
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _made(cmd_name) if cmd_name in _COMMANDS else None
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, command, rest = super().resolve_command(ctx, args)
@@ -78,6 +91,19 @@ class _Commands(TyperGroup):
             raise typer.Exit(exit_code_of(error)) from error
 
 
+@functools.cache
+def _made(name: str) -> Any:
+    """The command `name`, made when it is asked for: making them all takes a tenth of a second."""
+    module, attribute, line = _COMMANDS[name]
+    found = getattr(importlib.import_module(f"..{module}", __name__), attribute)
+    alone = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False)
+    if isinstance(found, typer.Typer):
+        alone.add_typer(found, name=name, short_help=line)
+    else:
+        alone.command(name, short_help=line)(found)
+    return typer.main.get_group(alone).commands[name]
+
+
 app = typer.Typer(
     name="fusebench",
     cls=_Commands,
@@ -89,38 +115,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_COMMANDS = (
-    ("init", init_command.init, "Make a project: an op, two kernels, a suite, a script for CI."),
-    ("list", list_command.list_command, "List ops, kernels, suites or cases."),
-    ("doctor", doctor_command.doctor, "Check whether this machine is fit to measure."),
-    ("check", check_command.check, "Check kernels against float64, without timing them."),
-    ("run", run_command.run, "Check kernels, time the correct ones, write a run."),
-    ("join", join_command.join, "Join the shards of a run into one record."),
-    ("eval", eval_command.eval_command, "Judge one kernel file that nobody trusts, in isolation."),
-    ("bench", bench_command.bench, "Time plain functions against one another."),
-    ("model", model_command.model, "Measure a model's denoise step, with and without fused ops."),
-    ("compare", compare_command.compare, "Show two runs side by side."),
-    ("gate", gate_command.gate, "Judge a run against the stored baseline."),
-    ("baseline", baseline_command.baseline, "Keep runs as the baseline, or show what is kept."),
-    ("history", history_command.history, "Find the runs at which a kernel became slower or faster."),
-    ("bisect", bisect_command.bisect, "Find the commit that made a kernel slower."),
-    ("ab", ab_command.ab, "Compare this checkout's kernels with a commit's."),
-    ("calibrate", calibrate_command.calibrate, "Measure how often a verdict is wrong on this machine."),
-    ("catalogue", catalogue_command.catalogue, "Show, query, publish and restore stored runs."),
-    ("suite", suite_command.suite, "Make a suite of random cases."),
-    ("static", static_command.static, "Show registers, spills and instructions; needs no GPU."),
-    ("ncu", ncu_command.ncu, "Read hardware counters with Nsight Compute."),
-    ("tune", tune_command.tune, "Write the tables by which dispatch chooses a kernel."),
-    ("report", report_command.report, "Render the record of a run."),
-    ("ci", ci_command.ci, "Run the steps of a nightly or a pull request."),
-)
-"""Name, function or group, and the line in the list of commands, short enough for 80 columns."""
-for _name, _command, _line in _COMMANDS:
-    if isinstance(_command, typer.Typer):
-        app.add_typer(_command, name=_name, short_help=_line)
-    else:
-        app.command(_name, short_help=_line)(_command)
 
 
 def _version(wanted: bool) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-import statistics
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -125,11 +124,12 @@ def levels(series: Sequence[float], cuts: Sequence[Cut], smallest_change: float 
     medians are no change.
     """
     p_values = {cut.index: cut.p_value for cut in cuts}
-    median = functools.cache(lambda start, end: statistics.median(series[start:end]))
+    values = np.asarray(series)
+    level = functools.cache(lambda start, end: median(values[start:end]))
     edges = [0, *sorted(p_values), len(series)]
     while True:
         found = [
-            ChangePoint(index=here, p_value=p_values[here], before=median(past, here), after=median(here, then))
+            ChangePoint(index=here, p_value=p_values[here], before=level(past, here), after=level(here, then))
             for past, here, then in zip(edges, edges[1:], edges[2:], strict=False)
         ]
         least = min(found, key=lambda point: abs(math.log(point.change)), default=None)
@@ -151,7 +151,7 @@ def placed(logs: Floats, cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
             high = min((one.index for one in placed if one.index > cut.index), default=len(logs))
             before, after = logs[low : cut.index], logs[cut.index : high]
             part = logs[low:high]
-            to_before, to_after = np.abs(part - _median(before)), np.abs(part - _median(after))
+            to_before, to_after = np.abs(part - median(before)), np.abs(part - median(after))
             cost = np.concatenate(([0.0], np.cumsum(to_before - to_after)))  # of cutting before each place, up to a constant
             allowed = slice(smallest_part, len(part) - smallest_part + 1)
             placed[here] = Cut(low + smallest_part + int(np.argmin(cost[allowed])), cut.p_value)
@@ -160,7 +160,7 @@ def placed(logs: Floats, cuts: Sequence[Cut], smallest_part: int) -> list[Cut]:
     return placed
 
 
-def _median(values: Floats) -> float:
+def median(values: Floats) -> float:
     """As `np.median`, whose checks take three times as long as the median of a level."""
     middle = len(values) // 2
     if len(values) % 2:

@@ -202,23 +202,22 @@ def _with_boards(inside: _Inside, sums: Matrix, by_board: Matrix, held: Matrix, 
     The score is linear in the sums after the cut and in those of each board: their weights are the same in every row.
     """
     runs = inside.whole(held)
-    shrunk = ratio / (1.0 + ratio * runs)
-    left = 1.0 - shrunk * runs
+    left = 1.0 / (1.0 + ratio * runs)
+    shrunk = ratio * left
     level = (left * runs).sum(axis=0)
     on_boards = inside.whole(by_board)
-    of_boards = inside.at_places(on_boards * (level * shrunk))
-    mean = inside.at_places(np.einsum("rb...,b...->r...", on_boards, left))
-    level = inside.at_places(level)
+    mean = np.einsum("rb...,b...->r...", on_boards, left)
+    weights = on_boards * (level * shrunk) + mean[:, None] * left
     after = inside.until(held)  # runs on each board from each cut on
-    both = np.einsum("b...,b...->...", inside.at_places(left), after)
-    step = np.einsum("b...,b...->...", 1.0 - inside.at_places(shrunk) * after, after)
+    both = inside.weighted(left[None], after)[0]
+    step = after.sum(axis=0) - inside.weighted(shrunk[None], after * after)[0]
+    level = inside.at_places(level)
     squared = level * (level * step - both**2)
     unit = np.where(squared > 0, 1.0 / np.sqrt(squared), 0.0)
-    found = inside.until(sums) * (level * unit)
     after *= unit
-    for board, weights in enumerate(after):
-        found -= of_boards[:, board] * weights
-    found -= mean * (both * unit)
+    found = inside.until(sums)
+    found *= level * unit
+    found -= inside.weighted(weights, after)
     return np.square(found, out=found)
 
 
@@ -282,6 +281,17 @@ class _Inside:
     def until(self, sums: Matrix) -> Matrix:
         """From each place to the end of its interval."""
         found: Matrix = self.at_places(sums[:, self._last]) - self._at_cuts(sums)
+        return found
+
+    def weighted(self, weights: Matrix, values: Matrix) -> Matrix:
+        """Sums of `values` (boards, places) with the `weights` (rows, boards, intervals) of each place's interval, by row and place."""
+        found: Matrix
+        if self._interval is not None:
+            found = np.einsum("rbp,bp->rp", weights.take(self._interval, axis=2), values)
+        elif values.ndim == 2:
+            found = weights[:, :, 0] @ values
+        else:
+            found = np.matmul(weights[..., 0].transpose(2, 0, 1), values.transpose(1, 0, 2)).transpose(1, 0, 2)
         return found
 
     def _at_cuts(self, sums: Matrix) -> Matrix:

@@ -18,10 +18,10 @@ from ...schema import CacheState, Environment, Run, SamplingPlan, boards_of
 from ...stats.changepoint import SMALLEST_PART, ChangePoint, levels
 from ...stats.fdr import DEFAULT_RATE, select
 from ...stats.segmentation import Level, divide_all
-from .causes import NEAR, Place, explain, moved_near
+from .causes import Place, around, explain, moved_near
 from .selected import FIGURES, Selected
 from .series import Figure, Series, Snapshot
-from .shifts import FLOOR_US, Track, adjusted_of, shift_of, until
+from .shifts import FLOOR_US, Track, adjusted_of, shifts_of, until
 
 if TYPE_CHECKING:
     import duckdb
@@ -133,15 +133,16 @@ class OnBoards:
     def __init__(self, runs: Sequence[Run], names: Sequence[str], boards: NDArray[np.int64]) -> None:
         self._runs, self._names, self._boards = runs, names, boards
 
-    def of(self, row: int) -> Sequence[Run]:
-        """The runs, as the series in `row` sees them."""
+    def of(self, row: int) -> tuple[Sequence[Run], NDArray[np.int64]]:
+        """The runs, as the series in `row` sees them, and the numbers of their boards."""
         if self._boards.ndim == 1:
-            return self._runs
-        boards = [self._names[number] for number in self._boards[row]]
-        return [
-            msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, device_uuid=board))
-            for run, board in zip(self._runs, boards, strict=True)
+            return self._runs, self._boards
+        numbers = self._boards[row]
+        runs = [
+            msgspec.structs.replace(run, environment=msgspec.structs.replace(run.environment, device_uuid=self._names[number]))
+            for run, number in zip(self._runs, numbers, strict=True)
         ]
+        return runs, numbers
 
 
 def _runs(connection: duckdb.DuckDBPyConnection, device: str, rows: str, values: list[Any], *, last: int | None) -> list[Snapshot]:
@@ -241,8 +242,7 @@ def _tracks(
         level = rate * max(1, changed) / len(long)
         points: dict[int, list[ChangePoint]] = {}
         for place, found in enumerate(cuts):
-            held = figures[long[place]][np.isfinite(figures[long[place]])].tolist() if found else []
-            kept = levels(held, until(found, level), float(limits[place])) if found else []
+            kept = levels(series[long[place]].values, until(found, level), float(limits[place])) if found else []
             if kept:
                 points[place] = kept
         if len(points) >= changed:
@@ -260,10 +260,8 @@ def _tracks(
             values=tuple(figures[row, there].tolist()),
             times_us=tuple(times[row, there].tolist()),
         )
-        limit = float(limits[place])
-        shifts = tuple(
-            shift_of(whole, point, limit, kept, adjusted_of(point, cuts[place], adjusted[place], rate / level)) for point in kept
-        )
+        rates = [adjusted_of(point, cuts[place], adjusted[place], rate / level) for point in kept]
+        shifts = shifts_of(whole, kept, float(limits[place]), rates)
         tracks[row] = Track(series=whole, shifts=shifts, too_short=False)
     judged = set(long)
     return [tracks.get(row) or Track(series=one, shifts=(), too_short=row not in judged) for row, one in enumerate(series)]
@@ -281,14 +279,16 @@ def _explained(
     """`tracks` with the cause of every shift."""
     held = _places(connection, rows, values, tracks)
     near = {kernel: moved_near(tracks, kernel) for kernel in {track.series.kernel for track in tracks if track.shifts}}
-    found = []
+    found = list(tracks)
     for row, track in enumerate(tracks):
-        shifts = []
-        runs = on_boards.of(row) if track.shifts else ()
-        for place, shift in enumerate(track.shifts):
-            told = explain(track, place, runs=runs, held=held.get(row, {}), moved=near[track.series.kernel], margin=margin)
-            shifts.append(msgspec.structs.replace(shift, cause=str(told.cause), cause_reason=told.reason))
-        found.append(msgspec.structs.replace(track, shifts=tuple(shifts)) if shifts else track)
+        if track.shifts:
+            runs, boards = on_boards.of(row)
+            told = explain(track, runs=runs, boards=boards, held=held.get(row, {}), moved=near[track.series.kernel], margin=margin)
+            shifts = [
+                msgspec.structs.replace(shift, cause=str(one.cause), cause_reason=one.reason)
+                for shift, one in zip(track.shifts, told, strict=True)
+            ]
+            found[row] = msgspec.structs.replace(track, shifts=tuple(shifts))
     return found
 
 
@@ -296,9 +296,8 @@ def _places(connection: duckdb.DuckDBPyConnection, rows: str, values: list[Any],
     """By row of the series and number of the run: machine code and yardstick around every shift."""
     wanted = set[tuple[int, int]]()
     for row, track in enumerate(tracks):
-        for shift in track.shifts:
-            here = track.series.places.index(shift.place)
-            wanted.update((row, place) for place in track.series.places[max(0, here - 1 - NEAR) : here + NEAR + 1])
+        for places in around(track):
+            wanted.update((row, place) for place in places)
     if not wanted:
         return {}
     pairs = sorted(wanted)

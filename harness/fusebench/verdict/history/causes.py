@@ -6,12 +6,15 @@ Only what none of them explains is a regression or an improvement of the code.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ...schema import Run
 from ..comparability import harness_differences, toolchain_changes
@@ -57,25 +60,59 @@ class Explained(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
+def around(track: Track) -> list[tuple[int, ...]]:
+    """By shift, the numbers of the runs that hold the series, from `NEAR` before its last run to `NEAR` after its first."""
+    here = itertools.accumulate(shift.runs_before for shift in track.shifts)
+    return [track.series.places[max(0, place - 1 - NEAR) : place + NEAR + 1] for place in here]
+
+
 def explain(
-    track: Track, place: int, *, runs: Sequence[Run], held: Mapping[int, Place], moved: Mapping[int, int], margin: float
-) -> Explained:
-    """The cause of the shift `track.shifts[place]`.
+    track: Track, *, runs: Sequence[Run], boards: NDArray[np.int64], held: Mapping[int, Place], moved: Mapping[int, int], margin: float
+) -> list[Explained]:
+    """The causes of the shifts of `track`, which has some.
 
     Args:
         runs: of the whole history, in order of time.
-        held: by number of the run, what it says about the series; at least of the runs around the shift.
+        boards: numbers of the boards that measured the series, by run of the whole history.
+        held: by number of the run, what it says about the series; at least of the runs around each shift.
         moved: by number of a run, how many other kernels moved within `NEAR` runs of it.
         margin: share of a time within which two levels are one.
     """
-    shift, series = track.shifts[place], track.series
-    here = series.places.index(shift.place)
-    around = series.places[max(0, here - 1 - NEAR) : here + NEAR + 1]
-    exact, near = (shift.place_before, shift.place), (around[0], around[-1])
+    edges = [0, *itertools.accumulate(shift.runs_before for shift in track.shifts), len(track.series.places)]
+    values, on_boards = np.asarray(track.series.values), boards[list(track.series.places)]
+    levels = [_by_board(values[start:end], on_boards[start:end]) for start, end in itertools.pairwise(edges)]
+    return [
+        _explain(
+            track,
+            place,
+            runs=runs,
+            near=(near[0], near[-1]),
+            common=_common_change(*levels[place : place + 2]),
+            held=held,
+            moved=moved,
+            margin=margin,
+        )
+        for place, near in enumerate(around(track))
+    ]
+
+
+def _explain(
+    track: Track,
+    place: int,
+    *,
+    runs: Sequence[Run],
+    near: tuple[int, int],
+    common: float | None,
+    held: Mapping[int, Place],
+    moved: Mapping[int, int],
+    margin: float,
+) -> Explained:
+    """The cause of the shift `track.shifts[place]`; `common` is the change on the boards of both its levels."""
+    shift = track.shifts[place]
+    exact = shift.place_before, shift.place
     changed_there, changed_near = _code_changed(held, exact), _code_changed(held, near)
     # Where the code changed exactly there, only a toolchain that other kernels felt, too, is the cause from a run nearby.
     places = [exact, near] if moved.get(shift.place, 0) >= _ALIKE or not changed_there else [exact]
-    common = _on_common_boards(track, place, runs)
 
     if common is not None and abs(common) < abs(math.log(shift.change)) / 2:
         return Explained(cause=Cause.HARDWARE, reason=f"boards of both levels moved by {100 * math.expm1(common):+.1f} % only")
@@ -148,17 +185,16 @@ def _noise(track: Track, place: int, pair: tuple[Run, Run], changed: bool | None
     return []
 
 
-def _on_common_boards(track: Track, place: int, runs: Sequence[Run]) -> float | None:
+def _by_board(values: NDArray[np.float64], boards: NDArray[np.int64]) -> dict[int, float]:
+    """The middle figure of one level on every board with enough runs; `boards` are the boards of its runs, by number."""
+    order = np.lexsort((values, boards))
+    counts = np.bincount(boards)
+    (enough,) = np.nonzero(counts >= min(_RUNS_EACH, len(values)))
+    middles = (np.cumsum(counts) - counts + counts // 2)[enough]
+    return dict(zip(enough.tolist(), values[order[middles]].tolist(), strict=True))
+
+
+def _common_change(before: Mapping[int, float], after: Mapping[int, float]) -> float | None:
     """Median over the boards of both levels of the change of the log figure on each; None without such a board."""
-    series, shift = track.series, track.shifts[place]
-    here = series.places.index(shift.place)
-    levels: list[dict[str, float]] = []
-    for part in (slice(here - shift.runs_before, here), slice(here, here + shift.runs_after)):
-        level: dict[str, list[float]] = {}
-        for number, value in zip(series.places[part], series.values[part], strict=True):
-            level.setdefault(runs[number].environment.device_uuid, []).append(value)
-        fewest = min(_RUNS_EACH, len(series.places[part]))
-        levels.append({board: sorted(values)[len(values) // 2] for board, values in level.items() if len(values) >= fewest})
-    before, after = levels
     changes = [math.log(after[board] / value) for board, value in before.items() if board in after]
     return statistics.median(changes) if changes else None

@@ -11,6 +11,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ...errors import RunRecordError
 from ...schema import Case, ExitCode, Result, Run, Status, boards_of
@@ -87,13 +89,9 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it can change the exit code: the kernel is neither a peer's nor torch.compile's, and the newest run with the case measured
     it."""
 
-    def yardsticks_us(self, part: slice = slice(None)) -> tuple[float, ...]:
-        """Times of the yardstick that the figure is relative to, in microseconds, by run; 1 for raw times, which have none.
-
-        Args:
-            part: of the runs that hold the series.
-        """
-        return tuple(time / value for time, value in zip(self.times_us[part], self.values[part], strict=True))
+    def yardsticks_us(self) -> NDArray[np.float64]:
+        """Times of the yardstick that the figure is relative to, in microseconds, by run; 1 for raw times, which have none."""
+        return np.asarray(self.times_us) / np.asarray(self.values)
 
 
 Wanted = Callable[[Case, str], bool]

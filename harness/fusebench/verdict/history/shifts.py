@@ -7,14 +7,17 @@ Further change points of a changed series are tested at that same level (Benjami
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
 from ...schema import ExitCode, VerdictKind
-from ...stats.changepoint import SMALLEST_PART, ChangePoint, Cut, Significance, divide, least_p_value, levels
+from ...stats.changepoint import SMALLEST_PART, ChangePoint, Cut, Significance, divide, least_p_value, levels, median
 from ...stats.fdr import DEFAULT_RATE, select
 from ...stats.random_orders import RandomOrders
 from ..exit_status import exit_code_of
@@ -109,7 +112,7 @@ def find_shifts(
     firsts = [found[0].p_value if kept else 1.0 for found, kept in zip(cuts, points, strict=True)]  # nothing is claimed of the others
     adjusted = select(firsts, rate).adjusted
     shifts = {
-        id(one): tuple(shift_of(one, point, limit, kept, adjusted_of(point, found, first, rate / level)) for point in kept)
+        id(one): shifts_of(one, kept, limit, [adjusted_of(point, found, first, rate / level) for point in kept])
         for one, kept, limit, found, first in zip(looked_at, points, margins, cuts, adjusted, strict=True)
     }
     return [Track(series=one, shifts=shifts.get(id(one), ()), too_short=id(one) not in shifts) for one in series]
@@ -193,27 +196,33 @@ def adjusted_of(point: ChangePoint, cuts: Sequence[Cut], first: float, factor: f
     return min(1.0, max([first, *(cut.p_value * factor for cut in cuts[1 : place + 1])]))
 
 
-def shift_of(series: Series, point: ChangePoint, margin: float, points: Sequence[ChangePoint], adjusted: float) -> Shift:
-    edges = [0, *(one.index for one in points), len(series.values)]
-    here = edges.index(point.index, 1)
-    before, after = slice(edges[here - 1], point.index), slice(point.index, edges[here + 1])
-
-    old, new = (series.times_us[part] for part in (before, after))
-    time_change = statistics.median(new) / statistics.median(old)
-    yardstick_change = None
-    if series.figure is not Figure.RAW:
-        yardstick_change = statistics.median(series.yardsticks_us(after)) / statistics.median(series.yardsticks_us(before))
+def shifts_of(series: Series, points: Sequence[ChangePoint], margin: float, adjusted: Sequence[float]) -> tuple[Shift, ...]:
+    """The shifts at `points`, which are in order of time; `adjusted` are their adjusted p-values."""
+    edges = [0, *(point.index for point in points), len(series.values)]
+    times = _medians(np.asarray(series.times_us), edges)
+    yardsticks = _medians(series.yardsticks_us(), edges) if series.figure is not Figure.RAW else None
     within = math.log1p(margin)
-    return Shift(
-        place=series.places[point.index],
-        place_before=series.places[point.index - 1],
-        p_value=point.p_value,
-        adjusted_p=adjusted,
-        before=point.before,
-        after=point.after,
-        runs_before=before.stop - before.start,
-        runs_after=after.stop - after.start,
-        time_change=time_change,
-        yardstick_change=yardstick_change,
-        yardstick_moved=yardstick_change is not None and abs(math.log(time_change)) <= within < abs(math.log(yardstick_change)),
-    )
+    found = []
+    for here, point in enumerate(points):
+        time_change = times[here + 1] / times[here]
+        yardstick_change = yardsticks[here + 1] / yardsticks[here] if yardsticks is not None else None
+        shift = Shift(
+            place=series.places[point.index],
+            place_before=series.places[point.index - 1],
+            p_value=point.p_value,
+            adjusted_p=adjusted[here],
+            before=point.before,
+            after=point.after,
+            runs_before=point.index - edges[here],
+            runs_after=edges[here + 2] - point.index,
+            time_change=time_change,
+            yardstick_change=yardstick_change,
+            yardstick_moved=yardstick_change is not None and abs(math.log(time_change)) <= within < abs(math.log(yardstick_change)),
+        )
+        found.append(shift)
+    return tuple(found)
+
+
+def _medians(values: NDArray[np.float64], edges: Sequence[int]) -> list[float]:
+    """The median between any two neighbouring edges."""
+    return [median(values[start:end]) for start, end in itertools.pairwise(edges)]
