@@ -6,6 +6,7 @@ Import counts, not seconds, are what a test can hold; the time follows from them
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,12 @@ def test_help_needs_no_rich() -> None:
 def test_importing_the_package_imports_no_torch() -> None:
     modules = imported('import sys, fusebench; print("imported:", *sys.modules)')
     assert not modules & {*HEAVY, "typer", "rich"}
+
+
+def test_a_command_imports_no_other_command() -> None:
+    whole_names = PROBE.replace('name.partition(".")[0]', "name")
+    commands = {name for name in imported(whole_names, "list", "suites") if re.fullmatch(r"fusebench\.cli\.\w+_command", name)}
+    assert commands == {"fusebench.cli.list_command"}
 
 
 def test_no_command_imports_a_kernel_file_or_torch_into_its_own_process(tmp_path: Path, toy_project: Path) -> None:

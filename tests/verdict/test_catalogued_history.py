@@ -142,7 +142,7 @@ def test_the_command_prints_and_judges_a_catalogue(tmp_path: Path, monkeypatch: 
     assert "name no RUNS" in refused.stderr
     empty = CliRunner().invoke(app, ["history", "--results", str(tmp_path / "none")])
     assert empty.exit_code == ExitCode.USAGE
-    assert "catalogue is empty" in empty.stderr
+    assert f"{tmp_path / 'none'}: the catalogue is empty" in empty.stderr
 
 
 @pytest.mark.exhaustive

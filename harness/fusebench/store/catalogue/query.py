@@ -48,6 +48,7 @@ class Catalogue:
                 if attempt == _ATTEMPTS:
                     raise CatalogueError(f"{error}: files went away while they were read; try again") from error
         self.parts: Sequence[Part] = found
+        self.where = files.where("")
 
     @contextmanager
     def connect(self) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -61,7 +62,8 @@ class Catalogue:
 
         if not self.parts:
             raise CatalogueError(
-                "the catalogue is empty; `fusebench catalogue rebuild` makes it of the runs in the same --results, and later runs join it"
+                f"{self.where}: the catalogue is empty; `fusebench catalogue rebuild` makes it of the runs in the same --results, and "
+                "later runs join it"
             )
         try:
             with duckdb.connect() as connection:
