@@ -91,7 +91,8 @@ class Series(msgspec.Struct, frozen=True, kw_only=True):
 
     def yardsticks_us(self) -> NDArray[np.float64]:
         """Times of the yardstick that the figure is relative to, in microseconds, by run; 1 for raw times, which have none."""
-        return np.asarray(self.times_us) / np.asarray(self.values)
+        found: NDArray[np.float64] = np.asarray(self.times_us) / np.asarray(self.values)
+        return found
 
 
 Wanted = Callable[[Case, str], bool]
