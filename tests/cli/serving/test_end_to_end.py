@@ -30,12 +30,12 @@ def mine(x, *, factor=2.0):
 SUITE = """
 [suite]
 name = "large"
-description = "one case whose draws hold enough values for the gate to need few of them"
+description = "one case whose draws hold enough values for the gate to need few of them, and no more"
 
 [[case]]
 name = "large"
 op = "scale"
-params = { size = 262144 }
+params = { size = 65536 }
 """
 
 
