@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
 from fusebench.errors import UnknownNameError
-from fusebench.evidence import collecting, recording
+from fusebench.evidence import collecting, recording, static_worker
 from fusebench.evidence.evidence_cache import CacheError, EvidenceCache
 from fusebench.evidence.records import KernelEvidence, StaticReport, StaticStatus
 from fusebench.evidence.static_process import StaticWorkerError
@@ -208,3 +209,11 @@ def test_an_unknown_kernel_is_answered_with_the_nearest(
     assert spoiled.results
     with pytest.raises(UnknownNameError, match=r"unknown Triton or CUDA C\+\+ kernel 'in_cud'; did you mean 'in_cuda'"):
         evidence(spoiled_project, kernel="in_cud", cache=cache)
+
+
+def test_a_compiling_process_does_not_read_all_of_triton_to_name_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = pytest.importorskip("triton.runtime.cache")
+    monkeypatch.setattr(cache, "triton_key", cache.triton_key)  # it is put back
+    static_worker.name_no_compiler()
+    part = SimpleNamespace(hash=lambda: "part")
+    assert cache.get_cache_key(part, part, part, {}) == "-part-part-part-[]"

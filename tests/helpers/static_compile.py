@@ -21,6 +21,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction
 
 from fusebench.evidence.disassembly import code_of
+from fusebench.evidence.static_worker import name_no_compiler
 from fusebench.registry import Kernel, load_collection
 from fusebench.registry.launches.driver_launch import Address, UnknownLaunchError, packed_triton
 from helpers.cubin_dump import resources
@@ -112,6 +113,7 @@ def reductions(ttgir: str) -> list[tuple[int, ...]]:
 
 def main() -> None:
     every = json.loads(sys.argv[1])
+    name_no_compiler()
     # Operators are for what torch compiles, and take as long to make as everything else takes to load.
     ops = {wanted["kernel"].partition("/")[0] for wanted in every}
     collection = load_collection([KERNELS], entry_points=False, only=ops, operators=False)

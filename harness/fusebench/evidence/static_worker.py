@@ -75,6 +75,7 @@ def _answer(request: Request, say: Say) -> None:
             request.excluded, lambda text: say(Importing(text.removeprefix(f"{IMPORTING} ") if text.startswith(IMPORTING) else ""))
         )
         collection = load_collection([Path(root) for root in request.roots], entry_points=False, operators=False, watch=watch)
+        name_no_compiler()
         for index, case in enumerate(request.cases):
             say(Recorded(index, _record_case(collection, case, recorder, request.kernel, specialisations)))
             say(Progress("record launches", index + 1, len(request.cases)))
@@ -84,6 +85,17 @@ def _answer(request: Request, say: Say) -> None:
         _compile_all_for_amd(wanted, target, request, say)
     else:
         _compile_all(wanted, target, request, say)
+
+
+def name_no_compiler() -> None:
+    """Let the entries of Triton's cache name no version of Triton, in this process and those that it forks.
+
+    Its folder is theirs alone, empty, and never read again.  For the name, each of them read all of Triton: half a second of processor time
+    for the 500 MB of Triton 3.9.
+    """
+    from triton.runtime import cache
+
+    cache.triton_key = lambda: ""
 
 
 def _record_case(
