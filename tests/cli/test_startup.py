@@ -78,10 +78,10 @@ def test_no_command_imports_a_kernel_file_or_torch_into_its_own_process(tmp_path
 def test_kernels_are_loaded_once_and_then_listed_and_refused_without(tmp_path: Path) -> None:
     cache = {"FUSEBENCH_CACHE_DIR": str(tmp_path)}
     assert "multiprocessing" in imported(PROBE, "list", "kernels", "--device", "cpu", **cache), "a process loads them"
-    (kept,) = (tmp_path / "kernels").glob("*.json")
+    (kept,) = (tmp_path / "declarations").glob("*.json")
     entry = kept.read_bytes()
     again = imported(PROBE, "list", "kernels", "--suite", "nightly", "--device", "cpu", **cache)
-    asked = [file.name for file in (tmp_path / "kernels").glob("*.json")], kept.read_bytes() == entry
+    asked = [file.name for file in (tmp_path / "declarations").glob("*.json")], kept.read_bytes() == entry
     assert asked == ([kept.name], True), "another key: the surroundings changed; another entry: a file did"
     assert not again & {*HEAVY, "multiprocessing"}
     refused = PROBE.replace("assert not exit.code", "assert exit.code == 2")

@@ -92,7 +92,7 @@ def test_a_case_that_was_measured_in_several_processes_is_a_suspect_too(syntheti
 
 
 def test_a_digest_does_not_speak_for_a_kernel_whose_times_differ_beyond_noise() -> None:
-    """Within the margin it still passes; across it, it is remeasured."""
+    """By more than the margin, 1.4 % there; within it a twentieth of all unchanged kernels do."""
     (night,) = [run for run in read_history_file(RECORDS / "history" / "nvidia_h200.op_mix.parquet") if run.id == "2aac7247"]
     baseline, scatter = load_baseline(RECORDS, "NVIDIA H200"), load_scatter(RECORDS, "NVIDIA H200")
     assert baseline is not None
@@ -107,7 +107,7 @@ def test_a_digest_does_not_speak_for_a_kernel_whose_times_differ_beyond_noise() 
     chosen = next(one for one in judge_run(night, baseline, rule).judgements if passing(one))
     assert chosen.verdict.change is not None
     place = (f"{chosen.suite}:{chosen.case}", chosen.kernel)
-    for change, suspected in ((1.0, False), (1.012, True)):
+    for change, suspected in ((1.0, False), (1.012, False), (1.02, True)):
         changed = gate_characteristics.slowed(night, change / chosen.verdict.change.value - 1, {place})
         judged = judge_run(changed, baseline, rule)
         (kind,) = {
