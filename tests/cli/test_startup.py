@@ -76,16 +76,18 @@ def test_no_command_imports_a_kernel_file_or_torch_into_its_own_process(tmp_path
 
 
 def test_kernels_are_loaded_once_and_then_listed_and_refused_without(tmp_path: Path) -> None:
+    # `python -c` can import from where it runs, so names there count: not where other tests make and remove folders meanwhile.
+    cwd = REPOSITORY / "suites"
     cache = {"FUSEBENCH_CACHE_DIR": str(tmp_path)}
-    assert "multiprocessing" in imported(PROBE, "list", "kernels", "--device", "cpu", **cache), "a process loads them"
+    assert "multiprocessing" in imported(PROBE, "list", "kernels", "--device", "cpu", cwd=cwd, **cache), "a process loads them"
     (kept,) = (tmp_path / "declarations").glob("*.json")
     entry = kept.read_bytes()
-    again = imported(PROBE, "list", "kernels", "--suite", "nightly", "--device", "cpu", **cache)
+    again = imported(PROBE, "list", "kernels", "--suite", "nightly", "--device", "cpu", cwd=cwd, **cache)
     asked = [file.name for file in (tmp_path / "declarations").glob("*.json")], kept.read_bytes() == entry
     assert asked == ([kept.name], True), "another key: the surroundings changed; another entry: a file did"
     assert not again & {*HEAVY, "multiprocessing"}
     refused = PROBE.replace("assert not exit.code", "assert exit.code == 2")
-    assert not imported(refused, "run", "--suite", "smoke", "--kernel", "nope@9", "--device", "cpu", **cache) & set(HEAVY)
+    assert not imported(refused, "run", "--suite", "smoke", "--kernel", "nope@9", "--device", "cpu", cwd=cwd, **cache) & set(HEAVY)
 
 
 USAGE_ERRORS = (
