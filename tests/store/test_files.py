@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,21 @@ from fusebench.store.files import require_writable
 def test_a_folder_that_can_be_made_is_not_left_behind(tmp_path: Path) -> None:
     require_writable(tmp_path / "results" / "runs")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_another_process_takes_away_meanwhile_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both made it for their check, and the other one is done first."""
+    make, taken = Path.mkdir, list[Path]()
+
+    def mkdir(path: Path, *arguments: Any, **options: Any) -> None:
+        if path.suffix == ".partial" and not taken:
+            taken.append(path.parent)
+            path.parent.rmdir()
+        make(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+    require_writable(tmp_path / "runs")
+    assert taken == [tmp_path / "runs"]
 
 
 def test_a_folder_with_something_in_it_stays_as_it_is(tmp_path: Path) -> None:

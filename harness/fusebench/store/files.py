@@ -13,6 +13,9 @@ from pathlib import Path
 
 from ..errors import RecordNotWrittenError, UsageError
 
+_TRIES = 20
+"""A new folder is tried for so often, where its parent vanishes meanwhile."""
+
 
 @contextmanager
 def folder_in_making(target: Path) -> Iterator[Path]:
@@ -21,9 +24,15 @@ def folder_in_making(target: Path) -> Iterator[Path]:
     The caller renames it to `target` as the last statement of the body.  Only siblings are renamed into place: a rename is atomic
     within one file system.
     """
-    target.parent.mkdir(parents=True, exist_ok=True)
     making = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
-    making.mkdir()
+    for left in reversed(range(_TRIES)):
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            making.mkdir()
+            break
+        except FileNotFoundError:  # another process removed the parent again, which it had made for its own `require_writable`
+            if not left:
+                raise
     try:
         yield making
     finally:
