@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fusebench.judge.crosscheck import BatchPair, below_limit, credited_us, hidden_time, slowed_baseline
+from fusebench.judge.crosscheck import BatchPair, believed_us, below_limit, credited_us, hidden_time, slowed_baseline
 
 
 def pairs(claimed_us: float, true_us: float, *, noise_us: float = 20.0, seed: int = 0) -> list[BatchPair]:
@@ -46,3 +46,15 @@ def test_a_short_baseline_beside_another_program_accuses_nobody_and_earns_nothin
     assert credited_us([4.8, 4.7, 4.6], between) == [4.8] * 12
     assert credited_us([8.9, 9.0, 9.1], between) == [9.4] * 12
     assert credited_us([], between) == [9.4] * 12
+
+
+def test_a_clock_that_lies_in_some_batches_earns_little() -> None:
+    """Planted: a kernel of 1000 us claims 10 us in six of twelve batches, which no judgement on medians or on the later half sees."""
+    honest, lie = BatchPair(1000.0, 1400.0, 1000.0, 1400.0), BatchPair(10.0, 1400.0, 1000.0, 1400.0)
+    assert believed_us([honest] * 12) == [1000.0] * 12
+    assert believed_us([lie] * 6 + [honest] * 6) == [800.0] * 6 + [1000.0] * 6
+    assert believed_us([honest] * 7 + [lie] * 5) == [1000.0] * 7 + [800.0] * 5
+    drifting = [BatchPair(500.0 * share, 900.0, 1000.0 * share, 1400.0) for share in (1.0, 0.7, 0.4, 1.0, 1.0, 1.0)]
+    assert believed_us(drifting) == [pair.candidate_us for pair in drifting], "both are faster, as when clocks rise"
+    busy = [BatchPair(500.0, 900.0, 1000.0, 1400.0)] * 5 + [BatchPair(500.0, 900.0, 9000.0, 9400.0)]
+    assert believed_us(busy) == [500.0] * 6, "another program slowed the split chain"

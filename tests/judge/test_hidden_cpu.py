@@ -61,6 +61,12 @@ def test_a_busy_machine_accuses_nobody() -> None:
     assert hidden_cpu(outside(*[400.0] * 12, baseline_us=(700.0, 1500.0, 900.0)), PAIRS) == ""
 
 
+def test_a_claim_beyond_the_split_chains_time_accuses_nobody() -> None:
+    slow = [pair._replace(candidate_us=4200.0) for pair in PAIRS]
+    assert hidden_cpu(outside(*[900.0] * 12), slow) == ""
+    assert unclaimed_us(outside(*[900.0] * 12)) == 900.0, "it is added all the same"
+
+
 def test_the_account_is_that_of_the_other_process() -> None:
     code = "sum(range(10**6)); print(flush=True); input()"
     worker = subprocess.Popen([sys.executable, "-S", "-c", code], stdin=-1, stdout=-1, start_new_session=True)

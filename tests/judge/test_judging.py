@@ -99,6 +99,35 @@ def test_the_gate_judges_through_the_same_batches() -> None:
     assert judge._limits.phases.seconds().keys() == {FIRST_CALLS, CALLS, COPIES, INSPECT, DRAW, COMPARE}
 
 
+def test_outputs_are_taken_before_the_process_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time of the look for replaced functions counts nowhere: a candidate could compute then, and write into the reply."""
+    judge, process = judge_of(fresh)
+    inspect = process._caller.inspect
+
+    def late(request: Any) -> Any:
+        process._theirs.bytes_at(0, process._theirs.nbytes).zero_()
+        return inspect(request)
+
+    monkeypatch.setattr(process._caller, "inspect", late)
+    judge.compare(20)
+
+
+def test_errors_that_no_single_call_shows_are_judged_together() -> None:
+    """A kernel may be exact until the gate is through."""
+    calls = 0
+
+    def rough(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        return x * factor * (1 + torch.randn(x.shape) * (5 * 2**-24 if calls > 20 else 0))
+
+    judge, _ = judge_of(rough)
+    judge.compare(20)
+    with pytest.raises(CandidateError, match=r"calls together: RMS error .* exceeds") as caught:
+        judge.compare(120)
+    assert caught.value.status is EvaluationStatus.WRONG
+
+
 def nothing(x: torch.Tensor, *, factor: float = 2.0) -> None:
     """Does nothing."""
 

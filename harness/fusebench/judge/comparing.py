@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ..accuracy.contracts import bounds, floor_ulps, judge_bitwise
+from ..accuracy.contracts import bounds, floor_ulps, judge_bitwise, judge_close
 from ..accuracy.draws import Special
 from ..accuracy.execution import place_at_random, run_guarded, run_plain
 from ..accuracy.memory import Placed
@@ -37,6 +37,9 @@ GROSS = 4.0
 NEAR_CONSTANT_GROSS = 2.0
 """The same for RMS errors of calls whose rows are nearly constant, held against the split chain's in such calls alone: their elements err
 alike, so that a call has no luck.  Maximum errors, which rest on one element, are not held to it."""
+SETTLED, _SETTLED_CALLS = 1.5, 8
+"""Multiple of a contract's bound that RMS errors of many calls may reach together, and the fewest calls of a magnitude that are judged so.
+The gate, which comes first, holds a kernel to the bound itself; this holds calls to it that come after the gate."""
 _SPECIAL_SHARE, _PLAIN_SHARE, _NEAR_CONSTANT_SHARE = 0.15, 0.2, 0.08
 """Shares of calls with rows of special values, as some of the gate's calls have, and of calls all of whose rows have no outlier channels,
 or are nearly constant."""
@@ -53,6 +56,8 @@ class Call:
     arguments: Mapping[str, Any]
     near_constant: bool = False
     """Whether its rows are."""
+    usual: bool = True
+    """Whether none of its rows are special."""
 
 
 class Comparison:
@@ -80,6 +85,7 @@ class Comparison:
         self._variant: bool | None = None
         self._names = op.outputs_of(params)
         self._found: dict[tuple[float, str, bool], list[tuple[ErrorMetrics, ErrorMetrics]]] = {}
+        self._unsettled: dict[tuple[float, str], list[tuple[ErrorMetrics, ErrorMetrics]]] = {}
         self._dtypes: dict[str, torch.dtype] = {}
         self.compared = 0
         self._ahead: deque[Call] = deque()
@@ -125,7 +131,7 @@ class Comparison:
         self._numbers += 1
         draw = self._draws.draw(magnitude, self._numbers, specials, variant=magnitude < 1.0 and self._takes_variant())
         placed = place_at_random(draw.buffers, self._device, self._rng)
-        return Call(magnitude, draw, placed, self._op.arguments(draw.params, placed.buffers), kind is Special.NEAR_CONSTANT)
+        return Call(magnitude, draw, placed, self._op.arguments(draw.params, placed.buffers), kind is Special.NEAR_CONSTANT, not specials)
 
     def _takes_variant(self) -> bool:
         """Whether small inputs come with another option than the case's, as they do in the gate."""
@@ -163,10 +169,29 @@ class Comparison:
             self._dtypes[name] = output.dtype
             found = self._found.setdefault((call.magnitude, name, call.near_constant), [])
             found.append((errors, call.draw.split_errors[name]))
+            if call.usual:
+                self._unsettled.setdefault((call.magnitude, name), []).append(found[-1])
             if isinstance(self._contract, Close):
                 self._require_near(name, call, errors, found)
         if isinstance(self._contract, Bitwise) and self._target is not None:
             self._require_bits(call, execution.outputs)
+
+    def settle(self) -> None:
+        """Judge the calls since the last time together: errors that no single call shows add up, and so does a bias.
+
+        Raises:
+            CandidateError: they are larger than a contract allows.
+        """
+        found, self._unsettled = self._unsettled, {}
+        if not isinstance(self._contract, Close):
+            return
+        for (magnitude, name), parts in found.items():
+            if len(parts) < _SETTLED_CALLS:
+                continue
+            own, split = (merge(one) for one in zip(*parts, strict=True))
+            if reason := judge_close(own, split, SETTLED * self._contract.factor, SETTLED * floor_ulps(self._dtypes[name]), maxima=False):
+                text = f"output {name!r} at input magnitude {magnitude:g}, {len(parts)} calls together: {reason}"
+                raise CandidateError(EvaluationStatus.WRONG, text)
 
     def _require_near(self, name: str, call: Call, errors: ErrorMetrics, found: Sequence[tuple[ErrorMetrics, ErrorMetrics]]) -> None:
         """One call against the split chain's errors in all calls of its kind so far, so that one lucky split chain accuses nobody."""

@@ -21,7 +21,17 @@ from . import stages
 from .channel.protocol import CaseOpened, OpenCase, Yardstick, YardstickDone
 from .channel.tasks import EvaluateTask, Step
 from .compiled_code import JUDGED
-from .crosscheck import below_limit, credited_us, hidden_cpu, hidden_time, late_work, slowed_baseline, unclaimed_us, unexcluded_us
+from .crosscheck import (
+    believed_us,
+    below_limit,
+    credited_us,
+    hidden_cpu,
+    hidden_time,
+    late_work,
+    slowed_baseline,
+    unclaimed_us,
+    unexcluded_us,
+)
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge
@@ -300,7 +310,7 @@ class Evaluating(LoadedCandidate):
         if reason := reason or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
             return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
         added = unclaimed_us(found.outside)
-        own, other = [[pair.candidate_us + added] for pair in found.pairs], [[time] for time in credited_us(found.alone_us, found.pairs)]
+        own, other = [[time + added] for time in believed_us(found.pairs)], [[time] for time in credited_us(found.alone_us, found.pairs)]
         time_us = time_estimate(own, 0.0)
         if added > 0.1 * time_us.value:
             self._remarks.append(f"{added:.0f} us of CPU time a call, which the candidate's clock left out, are part of its time.")

@@ -130,9 +130,11 @@ class Exchange:
         try:
             pairs = enumerate(zip(specs, answer.calls, strict=True))
             with self._phases.timed(COPIES):
-                return [self._unpack(spec, done, device, number) for number, (spec, done) in pairs], times
+                returned = [self._unpack(spec, done, device, number) for number, (spec, done) in pairs]
         except ProtocolError as error:
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
+        self._inspect(limits, doing)  # after the copies: no clock runs meanwhile, and what the process writes then comes too late
+        return returned, times
 
     def time(self, sets: Sequence[Mapping[str, Any]], *, limits: Limits, doing: str) -> BatchTimes:
         """As `run`, for a process whose results nobody compares.
@@ -162,7 +164,6 @@ class Exchange:
             raise CandidateError(EvaluationStatus.HACKED, f"during {doing}: {error}") from error
         marks = self._process.marks
         inner_s = marks[1] - marks[0] if len(marks) == 2 else None
-        self._inspect(limits, doing)
         spans = tuple(done.span_ns for done in answer.calls)
         inside, others = answer.calls_cpu_ns / 1e9, answer.others_cpu_ns / 1e9
         times = BatchTimes(spans, wall_s, inner_s, cpu_s, inside, others, new_bytes, answer.late_share, answer.untimed)

@@ -158,6 +158,7 @@ class CaseJudge:
             self._limits.require_time()
             count = min(self._rng.randint(1, _BATCH_CALLS), self._most, least - self.found.compared)
             self._run(self._comparison.some(count))
+        self._comparison.settle()
 
     def time(self, baseline: Exchange, pairs: int, until: float) -> None:
         """Batches by the candidate and the baseline on the same values, in balanced order, at most until `until`.
@@ -176,6 +177,7 @@ class CaseJudge:
                 break
             self._limits.require_time()
             self._pair(baseline, candidate_first=number % 4 in (0, 3))
+        self._comparison.settle()
 
     def _time_alone(self, baseline: Exchange) -> None:
         for number in range(1 + _ALONE):
