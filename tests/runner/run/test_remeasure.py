@@ -290,18 +290,25 @@ def test_processes_of_the_first_measurement_confirm_nothing(bench: Bench, case: 
     assert fresh_of(engine.record(), "even") == PROCESSES
 
 
-def test_kernels_that_are_no_suspects_are_not_remeasured(bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fresh_processes_time_a_suspect_in_its_usual_company_and_the_others_keep_their_figures(
+    bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
     known_scatter(monkeypatch)
     bench.pool.prepare = answering(faster)
     engine = bench.engine(suspects=lambda run: [Suspect(case=case.key, reason="planted", kernels=(GOOD,))], kernel=None)
     bench.worker.failures.clear()
     engine.run([case])
+    timed = {one.kernel: one.measurement for one in engine.record().results if one.measurement is not None}
     tasks = [task for worker in bench.pool.started for task in worker.tasks if isinstance(task, TimeTask)]
-    assert {frozenset(task.kernels) for task in tasks} == {frozenset({GOOD, SPLIT})}
-    others = {one.kernel: one.measurement.looks for one in engine.record().results if one.measurement is not None}
-    assert others.pop(GOOD) == others.pop(SPLIT) == 4
-    assert others
-    assert set(others.values()) == {1}
+    assert len(tasks) == PROCESSES
+    assert {frozenset(task.kernels) for task in tasks} == {frozenset(timed)}, "beside fewer kernels the suspect would take less time"
+    processes = {kernel: {one.process for one in engine.samples if one.arm == kernel} for kernel in timed}
+    for kernel in (GOOD, SPLIT):
+        assert timed.pop(kernel).looks == 4
+        assert processes.pop(kernel) == set(range(PROCESSES + 1))
+    assert timed
+    assert {one.looks for one in timed.values()} == {1}
+    assert [*processes.values()] == [{0}] * len(timed)
 
 
 def test_a_resumed_run_goes_on_after_the_last_look(bench: Bench, cases: list[Case], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from fusebench.schema import Estimate, Run, VerdictKind
+from fusebench.schema import Estimate, Result, Run, VerdictKind
 from fusebench.verdict.baseline.judgement import Judgement, judge_each
-from fusebench.verdict.baseline.yardsticks import FEWEST_CASES, drift_of, yardstick_drifts
+from fusebench.verdict.baseline.yardsticks import FEWEST_CASES, LaunchGaps, drift_of, relative_to_machine, yardstick_drifts
 from fusebench.verdict.margins.rule import MarginRule
 
 CASES = tuple(f"case_{number}" for number in range(9))
@@ -36,6 +36,11 @@ def moved(run: Run, factors: dict[str, float], *, copy: bool = False) -> Run:
         copy_us = scaled(summary.copy_us, factor) if copy else summary.copy_us
         cases.append(msgspec.structs.replace(summary, stream_us=scaled(summary.stream_us, factor), copy_us=copy_us))
     return msgspec.structs.replace(run, cases=cases)
+
+
+def alike(run: Run) -> Run:
+    """All cases of one duration."""
+    return msgspec.structs.replace(run, cases=[msgspec.structs.replace(one, stream_us=run.cases[0].stream_us) for one in run.cases])
 
 
 def at(judgements: list[Judgement], case: str, kernel: str) -> Judgement:
@@ -147,10 +152,6 @@ def test_each_pair_of_boards_with_enough_cases_has_a_drift_of_its_own(synthetic:
         cases = [msgspec.structs.replace(one, board="A" if place < first else "B") for place, one in enumerate(run.cases)]
         return msgspec.structs.replace(run, cases=cases)
 
-    def alike(run: Run) -> Run:
-        """All cases of one duration."""
-        return msgspec.structs.replace(run, cases=[msgspec.structs.replace(one, stream_us=run.cases[0].stream_us) for one in run.cases])
-
     baseline = alike(synthetic.make_run(cases=names))
     run = moved(baseline, dict.fromkeys(names[FEWEST_CASES:], 0.98))
     drifts = yardstick_drifts(on_boards(run, FEWEST_CASES), baseline)
@@ -164,3 +165,62 @@ def test_each_pair_of_boards_with_enough_cases_has_a_drift_of_its_own(synthetic:
     found = drift_of(few.cases[-1], yardstick_drifts(few, baseline), baseline.cases[-1])
     assert found is not None
     assert found.cases == 2 * FEWEST_CASES, "too few of this board: the common one"
+
+
+def test_the_launch_gap_is_that_of_the_language_and_of_the_processes_that_timed_the_call(synthetic: ModuleType) -> None:
+    """Suspects' fresh processes have launch gaps of their own, and torch's launches others than Triton's."""
+    names = tuple(f"case_{number}" for number in range(2 * FEWEST_CASES))
+    torch, triton = f"{synthetic.OP}/split_torch@1", synthetic.BASELINE
+    short = {(name, kernel): share for name in names for kernel, share in ((torch, 0.07), (triton, 0.3))}
+    baseline = alike(synthetic.make_run(cases=names, slow=short))
+    gaps_us = {(torch, False): 0.05, (torch, True): 0.3, (triton, False): -0.1, (triton, True): 0.2}
+
+    def with_gap(one: Result) -> Result:
+        fresh = one.case in names[:FEWEST_CASES]
+        timing = one.measurement
+        if timing is None or (one.kernel, fresh) not in gaps_us:
+            return one
+        time_us = timing.time_us.value + gaps_us[one.kernel, fresh] * (timing.kernels - 1)
+        looks, processes = (3, 4) if fresh else (1, 1)
+        timing = msgspec.structs.replace(timing, time_us=synthetic.near(time_us, 0.004), looks=looks, processes=processes)
+        return msgspec.structs.replace(one, measurement=timing)
+
+    run = msgspec.structs.replace(baseline, results=[with_gap(one) for one in baseline.results])
+    drifts = yardstick_drifts(run, baseline)
+    gaps = LaunchGaps(run, baseline, drifts)
+    for new, old in zip(run.results, baseline.results, strict=True):
+        gap, drift = gaps.of(new), drift_of(run.cases[0], drifts)
+        if (new.kernel, True) not in gaps_us:
+            continue
+        assert gap is not None
+        assert drift is not None
+        assert new.measurement is not None
+        assert old.measurement is not None
+        assert gap.change_us == pytest.approx(gaps_us[new.kernel, new.measurement.looks > 1])
+        assert relative_to_machine(new.measurement, old.measurement, drift, gap) == pytest.approx(1.0, abs=1e-6)
+    single = next(one for one in run.results if one.kernel == synthetic.FUSED)
+    assert gaps.of(single) is None, "a call of one launch has no gap"
+
+
+def test_processes_of_few_calls_take_the_gap_of_their_language_and_a_language_of_few_that_of_all(synthetic: ModuleType) -> None:
+    names = tuple(f"case_{number}" for number in range(FEWEST_CASES))
+    torch, triton = f"{synthetic.OP}/split_torch@1", synthetic.BASELINE
+    short = {(name, kernel): share for name in names for kernel, share in ((torch, 0.07), (triton, 0.3))}
+    baseline = alike(synthetic.make_run(cases=names, slow=short))
+
+    def remeasured(one: Result) -> Result:
+        timing = one.measurement
+        if timing is None or (one.case, one.kernel) != (names[0], triton):
+            return one
+        return msgspec.structs.replace(one, measurement=msgspec.structs.replace(timing, looks=2, processes=2))
+
+    run = msgspec.structs.replace(baseline, results=[remeasured(one) for one in baseline.results])
+    first = next(one for one in run.results if one.kernel == triton)
+    drifts = yardstick_drifts(run, baseline)
+    gap = LaunchGaps(run, baseline, drifts).of(first)
+    assert gap is not None
+    assert gap.calls == FEWEST_CASES
+    fewer = msgspec.structs.replace(run, results=[one for one in run.results if one is first or one.kernel != triton])
+    gap = LaunchGaps(fewer, baseline, drifts).of(first)
+    assert gap is not None
+    assert gap.calls == FEWEST_CASES + 1, "torch's and its own"

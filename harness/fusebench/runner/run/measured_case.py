@@ -21,7 +21,7 @@ from ..workers.blame import search
 from ..workers.checking import check_all
 from ..workers.protocol import Failure, Measured, Progress, TimeTask
 from ..workers.remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing, said_by_arm
-from .looks import confirming_plan, timed_again
+from .looks import confirming_plan, in_company
 from .precision import begin_ahead, imprecise, measure_in_fresh, measure_in_processes
 from .summarise import CaseFigures, untimed_summary
 
@@ -232,11 +232,12 @@ class CaseMeasurement(_CaseWork):
 
 
 class Remeasurement(_CaseWork):
-    """Remeasures the suspects of a case in fresh processes, beside its baseline kernel.
+    """Remeasures the suspects of a case in fresh processes, in the company of its other kernels.
 
-    Their figures then come from the fresh processes alone, because the first figures were selected for being suspect. Kernels that are no
-    suspects keep theirs. A kernel that fails now has failed; the others keep their figures, and the summary stays None. The summary also
-    stays None if the fresh samples are not cold: they could not be compared, and a regression would become incomparable.
+    Their figures, and those of the baseline kernel, then come from the fresh processes alone, because the first figures were selected for
+    being suspect. Kernels that are no suspects keep theirs. A kernel that fails now has failed; the others keep their figures, and the
+    summary stays None. The summary also stays None if the fresh samples are not cold: they could not be compared, and a regression would
+    become incomparable.
     """
 
     def __init__(
@@ -260,7 +261,8 @@ class Remeasurement(_CaseWork):
         """
         super().__init__(unit, context)
         self._known, self._suspicion, self._first = known, suspicion, first
-        self._kernels = tuple(kernels) or tuple(result.kernel for result in known)
+        self._again = {*kernels, unit.baseline_id} if kernels else {result.kernel for result in known}
+        """The kernels that get new figures."""
         self._before = list(before)
 
     def measure(self, processes: int, looks: int = 2) -> None:
@@ -272,7 +274,7 @@ class Remeasurement(_CaseWork):
         Raises:
             DeviceUnfitError: the device was touched again and again, or its timer lost records.
         """
-        timed = timed_again(self._known, self._kernels, self._unit.baseline_id)
+        timed = in_company(self._known)
         # With the timer of the first measurement: times of two timers are never compared.
         task = self._task(timed, self._context.timer, None)
         task = msgspec.structs.replace(task, plan=confirming_plan(task.plan))
@@ -285,8 +287,8 @@ class Remeasurement(_CaseWork):
             why = f"{', '.join(wrong)} gave wrong outputs"
             self._keep_known(why, [withdrawn(one, wrong[one.kernel]) if one.kernel in wrong else one for one in self._known])
             return
-        every = [*self._before, *replies]
-        figures = self._figures(every)
+        replies = self._without_company(replies, timed)
+        figures = self._figures([*self._before, *replies])
         summary = figures.summary()
         if summary.not_cold:
             self._keep_known(f"its samples were not cold: {summary.not_cold}", self._known)
@@ -300,8 +302,16 @@ class Remeasurement(_CaseWork):
                 suspicious=figures.suspicious(result.kernel),
             )
             for result in timed
+            if result.kernel in self._again
         }
         self._add([again.get(result.kernel, result) for result in self._known])
+
+    def _without_company(self, replies: Sequence[Measured], timed: Sequence[Result]) -> list[Measured]:
+        """The answers without the samples of kernels that keep their figures."""
+        company = {result.kernel for result in timed} - self._again
+        return [
+            msgspec.structs.replace(reply, samples=[sample for sample in reply.samples if sample.arm not in company]) for reply in replies
+        ]
 
     def _keep_known(self, why: str, results: Sequence[Result]) -> None:
         """Keep the figures that there are; `results` are then those of the case."""

@@ -34,7 +34,7 @@ from ..dispatched import DispatchChoices
 from ..engine import Budget, Strategy, Work
 from ..workers.ahead import Checks, check_ahead
 from ..workers.protocol import Measured
-from .looks import confirming_budget, first_processes, fresh_looks, replies_of
+from .looks import confirming_budget, first_processes, fresh_looks, remeasured, replies_of
 from .measured_case import CaseMeasurement, Remeasurement
 from .reckoning import Reckoning
 from .resuming import Resumed
@@ -306,7 +306,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
             samples = self._samples.get(key, [])
             first = first_processes(results, samples)
             before = self._fresh.get(key) or replies_of(summary, samples, first)
-            kernels = tuple(dict.fromkeys(one.arm for one in before[0].samples)) if before else suspect.kernels
+            kernels = remeasured(results) if before else suspect.kernels
             looks = fresh_looks(first, scatter_known=self._scatter_known)
             wanted = next((look for look in looks if look > len(before)), None)
             if wanted is None or (suspect.kernels and not {*kernels} & {*suspect.kernels}):

@@ -156,7 +156,7 @@ def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedR
     key = result.case_key
     found = [(other, timing) for other in others if (timing := other.alike(result)) is not None]
     own = _Part(0.0, own_variance(newest), 1)
-    parts = [_Part(other.log_ratio(one, newest, key), own_variance(one), max(1, len(one.runs))) for other, one in found]
+    parts = [_Part(other.log_ratio(result), own_variance(one), max(1, len(one.runs))) for other, one in found]
     if quiet := [number for number, part in enumerate(parts) if not is_disturbed(part.variance)]:
         # What a disturbed time tells of the kernel is less than what it adds to the mean's error.
         found, parts = [found[number] for number in quiet], [parts[number] for number in quiet]

@@ -28,10 +28,10 @@ from .yardsticks import (
     Basis,
     Drift,
     Judge,
+    LaunchGaps,
     SpeedFinding,
     Yardstick,
     drift_of,
-    launch_gap,
     machine_finding,
     other_stream,
     relative_finding,
@@ -91,7 +91,7 @@ class _Judge:
         self.old_suites = tuple(summary.name for summary in baseline.suites)
         self.run, self.baseline = run, baseline
         self.drifts = yardstick_drifts(run, baseline)
-        self.gap = launch_gap(run, baseline, self.drifts)
+        self.gaps = LaunchGaps(run, baseline, self.drifts)
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
         self.other_differences = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
@@ -210,13 +210,14 @@ class _Judge:
         """The change relative to the machine, with its interval from the scatter between runs; None where that is not known."""
         assert new.measurement is not None
         assert old.measurement is not None
-        ratio = relative_to_machine(new.measurement, old.measurement, drift, self.gap)
+        gap = self.gaps.of(new)
+        ratio = relative_to_machine(new.measurement, old.measurement, drift, gap)
         change = self._scattered(ratio, new.case_key, new.measurement, old.measurement, Reference.MACHINE)
         if change is None:
             return None
         name = f"the streaming yardsticks of {drift.cases} cases"
-        if self.gap is not None and makes_several(new.measurement.kernels):
-            name += f" and the launch gaps of {self.gap.calls} calls"
+        if gap is not None:
+            name += f" and the launch gaps of {gap.calls} calls"
         return Yardstick(name, change, Reference.MACHINE)
 
     def _scattered(self, ratio: float, key: str, new: Measurement, old: Measurement, reference: Reference) -> Estimate | None:

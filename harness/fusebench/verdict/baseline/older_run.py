@@ -9,7 +9,7 @@ from ...schema import CaseSummary, JoinedRun, Measurement, Result, Run
 from ..comparability import case_differences
 from ..identical_code import equal_code
 from ..margins.support import board_of
-from .yardsticks import drift_of, launch_gap, other_stream, relative_to_machine, yardstick_drifts
+from .yardsticks import LaunchGaps, drift_of, other_stream, relative_to_machine, yardstick_drifts
 
 
 class OlderRun:
@@ -18,7 +18,7 @@ class OlderRun:
     def __init__(self, run: Run, newest: Run, places: Sequence[int] = ()) -> None:
         self.run, self.newest, self.places = run, newest, places
         self.drifts = yardstick_drifts(run, newest)
-        self.gap = launch_gap(run, newest, self.drifts)
+        self.gaps = LaunchGaps(run, newest, self.drifts)
         self.cases: Mapping[str, CaseSummary] = {summary.case.key: summary for summary in run.cases}
         self.newest_cases: Mapping[str, CaseSummary] = {summary.case.key: summary for summary in newest.cases}
         self.results = {(one.case_key, one.kernel): one for one in run.results}
@@ -79,11 +79,15 @@ class OlderRun:
             return 0
         return len(set(timing.runs) & set(of_base.runs)) if self.run.joined else 1
 
-    def log_ratio(self, mine: Measurement, newest: Measurement, key: str) -> float:
-        """Its time over the newest run's, on the logarithm, without what changed for all calls."""
+    def log_ratio(self, newest: Result) -> float:
+        """Its time of the same kernel over that of the newest run, on the logarithm, without what changed for all calls; both are timed."""
+        key = newest.case_key
+        mine = self.results[key, newest.kernel]
+        assert mine.measurement is not None
+        assert newest.measurement is not None
         if (drift := drift_of(self.cases[key], self.drifts, self.newest_cases[key])) is not None:
-            return math.log(relative_to_machine(mine, newest, drift, self.gap))
-        log = math.log(mine.time_us.value / newest.time_us.value)
+            return math.log(relative_to_machine(mine.measurement, newest.measurement, drift, self.gaps.of(mine)))
+        log = math.log(mine.measurement.time_us.value / newest.measurement.time_us.value)
         mine_case, newest_case = self.cases[key], self.newest_cases[key]
         now, then = mine_case.stream_us, newest_case.stream_us
         if now is None or then is None or other_stream(mine_case, newest_case):

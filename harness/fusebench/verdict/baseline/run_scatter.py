@@ -20,7 +20,7 @@ from ..comparability import case_differences, record_differences
 from ..identical_code import equal_code
 from ..margins.call_classes import DURATION_CLASSES_US, call_class, launches_of
 from ..margins.support import board_of, own_variance, support_of
-from .yardsticks import drift_of, launch_gap, other_stream, relative_to_machine, yardstick_drifts
+from .yardsticks import LaunchGaps, drift_of, other_stream, relative_to_machine, yardstick_drifts
 
 FEWEST = 30
 """A class with fewer comparisons has no components: the 95 % range of fewer is little more than their largest."""
@@ -66,7 +66,7 @@ def differences(new_run: Run, old_run: Run) -> Iterator[tuple[Place, Difference,
     With the standard error of the new time over its placements.
     """
     drifts = yardstick_drifts(new_run, old_run)
-    gap = launch_gap(new_run, old_run, drifts)
+    gaps = LaunchGaps(new_run, old_run, drifts)
     old_cases = {summary.case.key: summary for summary in old_run.cases}
     old_results = {(one.case_key, one.kernel): one for one in old_run.results}
     summaries = {summary.case.key: summary for summary in new_run.cases}
@@ -86,7 +86,7 @@ def differences(new_run: Run, old_run: Run) -> Iterator[tuple[Place, Difference,
             continue
         logs: dict[Reference, float] = {}
         if (drift := drift_of(now, drifts, then)) is not None:
-            logs[Reference.MACHINE] = math.log(relative_to_machine(after, before, drift, gap))
+            logs[Reference.MACHINE] = math.log(relative_to_machine(after, before, drift, gaps.of(new)))
         if now.stream_us is not None and then.stream_us is not None and not other_stream(now, then):
             logs[Reference.CASE] = math.log(after.time_us.value / before.time_us.value * then.stream_us.value / now.stream_us.value)
         same_board = board_of(now, new_run) == board_of(then, old_run)
