@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import py_compile
+import shlex
+import subprocess
+import sys
 
 import pytest
 import typer
@@ -11,6 +15,7 @@ from typer.testing import CliRunner
 from fusebench.cli.doctor_command import doctor
 from fusebench.device import GpuProcess, device_lock, doctor_software, idle_findings, resolve_device
 from fusebench.device import nvml as nvml_backend
+from fusebench.device.doctor_software import bytecode_finding
 from fusebench.device.readings import GpuUnavailableError
 from fusebench.device.toolchain import Requirement, TorchBuild
 
@@ -138,6 +143,21 @@ def test_an_assembler_of_tritons_that_does_not_run_is_a_warning(with_gpu, monkey
     assert f"{tmp_path / 'ptxas'} --version failed" in found["found"]
     assert "install triton" not in found["found"]
     assert found["remedy"] == "install triton again; records will lack the assembler's version"
+
+
+def test_packages_without_bytecode_are_a_warning(tmp_path) -> None:
+    for package in ("torch", "triton"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text("")
+    py_compile.compile(str(tmp_path / "torch" / "__init__.py"))
+    found = bytecode_finding([tmp_path, tmp_path])
+    assert (found.status, found.remedy) == (
+        "warn",
+        shlex.join([sys.executable, "-m", "compileall", "-q", "-j", "0", str(tmp_path / "triton")]),
+    )
+    assert str(tmp_path / "triton" / "__init__.py") in found.found
+    subprocess.run(shlex.split(found.remedy), check=True)
+    assert bytecode_finding([tmp_path]).status == "ok"
 
 
 def test_a_package_outside_its_range_is_a_no(monkeypatch) -> None:

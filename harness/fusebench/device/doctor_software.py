@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import platform
+import shlex
+import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
@@ -16,6 +20,10 @@ from .toolchain import Requirement, compiler, distribution_version, requirements
 from .triton_programs import ASSEMBLER_VARIABLES, NamedAssemblerError, ToolError, assembler_version
 
 NVRTC_DISTRIBUTIONS = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
+
+
+_EARLY = ("torch/__init__.py", "torch/_tensor.py", "torch/nn/functional.py", "triton/__init__.py", "triton/compiler/compiler.py")
+"""Modules that `eval`'s processes import at their start: who compiles packages compiles these."""
 
 
 class DoctorFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,6 +86,9 @@ def toolchain_findings(kind: Literal["cpu", "cuda"]) -> list[DoctorFinding]:
         ok("python", platform.python_version()),
         _torch(kind, by_name.get("torch")),
         *([_package(by_name["triton"])] if "triton" in by_name else []),
+        bytecode_finding(
+            Path(spec.origin).parents[1] for spec in map(importlib.util.find_spec, ("torch", "triton")) if spec and spec.origin
+        ),
         *_others(others),
         *_compilers(kind),
         _cuda_cpp(kind),
@@ -94,6 +105,24 @@ def _torch(kind: str, wanted: Requirement | None) -> DoctorFinding:
     if wanted is not None and not wanted.met:
         return no("torch", f"{what}, supported is {wanted.wanted}", f"pip install 'torch{wanted.wanted}'")
     return ok("torch", what)
+
+
+def bytecode_finding(folders: Iterable[Path]) -> DoctorFinding:
+    """Whether torch and Triton have stored bytecode.
+
+    `pip` writes it, `uv` and many images do not.  A process that may write stores it at its first import; those of `eval` that run
+    candidates may not, and would compile the same modules each time: an import of torch took 5.3 instead of 2.0 s of CPU time so.
+    """
+    sources = [file for folder in dict.fromkeys(folders) for name in _EARLY if (file := folder / name).is_file()]
+    missing = [file for file in sources if not Path(importlib.util.cache_from_source(str(file))).is_file()]
+    if not missing:
+        return ok("bytecode", "torch and Triton have theirs")
+    packages = dict.fromkeys(str(next(folder for folder in file.parents if folder.name in ("torch", "triton"))) for file in missing)
+    return warn(
+        "bytecode",
+        f"{missing[0]} has none: each process of `eval` that runs a candidate compiles such modules anew, for seconds",
+        shlex.join([sys.executable, "-m", "compileall", "-q", "-j", "0", *packages]),
+    )
 
 
 def _package(entry: Requirement) -> DoctorFinding:
