@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from fusebench.models.catalogue import MODELS
+from fusebench.models.stored import EAGER_FILE, explained_today, read_eager
 from fusebench.store.baselines import load_baseline, objections
 from fusebench.store.history_file import read_history_file
+from fusebench.store.model_folder import newest_models
 from fusebench.store.run_folder import TABLE_FILES
 from fusebench.verdict.baseline.joined import join_runs, support_words
 
@@ -38,7 +40,7 @@ def test_results_hold_a_baseline_calibration_scatter_evidence_counters_a_history
         "history/nvidia_h200.parquet",
         "history/nvidia_h200.op_mix.parquet",
     }
-    assert models <= {f"models/{name}/model.json" for name in MODELS}
+    assert models <= {f"models/{name}/model.json" for name in MODELS} | {f"models/{EAGER_FILE}"}
     assert {Path(name).suffix for name in static} == {".parquet"}
 
 
@@ -102,3 +104,17 @@ def test_generated_files_stay_out_of_textual_diffs(suffix: str) -> None:
     attributes = (RESULTS.parent / ".gitattributes").read_text()
     assert "linguist-generated" in attributes
     assert any(suffix in line and "-diff" in line for line in attributes.splitlines())
+
+
+def test_eager_times_are_of_the_stored_baseline_and_of_every_stored_model() -> None:
+    """Another baseline needs `python -m fusebench.models.eager_times results`."""
+    baseline, eager = load_baseline(RESULTS, "NVIDIA H200"), read_eager(RESULTS)
+    records = {name: record for name, (_, record) in newest_models(RESULTS / "models").items()}
+    assert baseline is not None
+    assert eager is not None
+    assert eager.stored == baseline.id
+    assert eager.models.keys() == records.keys()
+    predicted = {
+        name for name, one in explained_today(records, RESULTS).items() if one.explanation and one.explanation.chains_us is not None
+    }
+    assert {"flux1_dev", "flux2_dev", "qwen_image", "qwen_image_edit_2511", "z_image_turbo", "hunyuan_video"} <= predicted

@@ -199,6 +199,10 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """The saving predicted from the suite, the measured one, and what stands between."""
 
     predicted_us: float | None
+    chains_us: float | None = None
+    """Sum of the ops' own predictions, where `predicted_us` rests on the launches of diffusers instead; None where it is that sum."""
+    reckoned_us: float | None = None
+    """`predicted_us` less what products and attention lose to lower clocks, by the same launches of attention; None without these."""
     tuned_us: float | None = None
     """The same against the suite's tuned split chains."""
     measured_us: float
@@ -212,6 +216,31 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     unexplained_us: float | None = None
     """What no cause accounts for; None in older records, whose causes hold it."""
     remarks: tuple[str, ...] = ()
+
+
+class EagerTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """What eager torch launches beside matrix products and attention in one step, in microseconds by place (`inside` attention modules,
+    `outside`), reckoned from a stored run's torch chains."""
+
+    layers: dict[str, int]
+    moved_bytes: dict[str, int]
+    """Bytes that the calls of each site must read and write, of the substitution that was traced."""
+    split_us: dict[str, float]
+    """Of the model as diffusers runs it."""
+    left_us: dict[str, float]
+    """Of the substituted model, without its calls of ops."""
+
+
+class EagerFile(msgspec.Struct, frozen=True, kw_only=True):
+    """Eager times of the models of a results folder."""
+
+    stored: str
+    """Id of the stored run whose chains gave the costs."""
+    costs_us: dict[str, float]
+    """Of a unit of each kind of launch."""
+    scatter: float
+    """Root mean square of the chains' relative errors."""
+    models: dict[str, EagerTimes]
 
 
 class Confirmation(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,10 +1,12 @@
 """The saving that stored kernel times predict for a step, the measured one, and where the difference went.
 
-Prediction: over all recorded calls, the time of the op's chain of torch operations less that of the kernel that ran, from a stored run of
-this GPU model.  The suite's own sum, against its tuned split chain, stands beside it.  It is a function of a record and a stored run, so a
-report makes it anew from the run that is stored today.
+Prediction by chains: over all recorded calls, the time of the op's chain of torch operations less that of the kernel that ran, from a
+stored run of this GPU model.  The suite's own sum, against its tuned split chain, stands beside it.  It is a function of a record and a
+stored run, so a report makes it anew from the run that is stored today.
 
-Causes are differences between the two profiled steps.  A cause has a figure of its own; what no figure accounts for is called unexplained.
+Where a model's eager launches were reckoned (`eager_times`), the prediction rests on them: on what diffusers launches, and not on the chain
+of each op.  What lower clocks cost products and attention is reckoned from attention, whose launches are the same in both steps.  These two
+figures know nothing of the saving.  The other causes are differences between the two profiled steps, and add up to it by construction.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...schema import Result, Run, Status
-from ...schema.models import Breakdown, Cause, Explanation, ModelRecord, OpSaving, SiteCalls, StepTime
+from ...schema.models import Breakdown, Cause, EagerTimes, Explanation, ModelRecord, OpSaving, SiteCalls, StepTime
 from ..linear_gelu import LINEAR_GELU
 from ..variants import GRAPH, SPLIT, parse_variant
 
@@ -34,24 +36,40 @@ NO_PLACES = (
     "the record lacks what ran inside attention modules, so the model's own phrasing of the ops' steps is not held against their chains: "
     "measure the model again"
 )
+OTHER_SUBSTITUTION = (
+    "the launches of diffusers were reckoned for other calls than this record's: it is of an older substitution, so chains predict it"
+)
 GELU_KERNEL = "GeluCUDAKernel"
 """Part of the name of torch's kernel of a GELU alone."""
 
 
-def explained(record: ModelRecord, stored: Run | None) -> ModelRecord:
+def explained(record: ModelRecord, stored: Run | None, eager: EagerTimes | None = None) -> ModelRecord:
     """`record` with the explanation of its first substituted variant's saving by `stored`; as it is where there is none to make.
+
+    Args:
+        eager: by the chains of `stored`.  It explains no record of other stacks, or of another substitution.
 
     A record of a CPU has none.  One that has an explanation keeps it where no run of its GPU model is stored.
     """
     fused = next((one.variant for one in record.times if not one.error and parse_variant(one.variant).fused), None)
     if record.environment.get("device") == "cpu" or fused is None or (stored is None and record.explanation is not None):
         return record
-    found = explain(record.calls, record.times, record.breakdowns, stored, fused=fused, suite=f"models/{record.model}")
+    own = eager if eager is not None and (eager.layers, eager.moved_bytes) == (record.layers, _moved(record.calls)) else None
+    found = explain(record.calls, record.times, record.breakdowns, stored, fused=fused, suite=f"models/{record.model}", eager=own)
+    if found is not None and eager is not None and own is None:
+        found = msgspec.structs.replace(found, remarks=(*found.remarks, OTHER_SUBSTITUTION))
     return msgspec.structs.replace(record, explanation=found)
 
 
 def explain(
-    calls: Sequence[SiteCalls], times: Sequence[StepTime], breakdowns: Sequence[Breakdown], stored: Run | None, *, fused: str, suite: str
+    calls: Sequence[SiteCalls],
+    times: Sequence[StepTime],
+    breakdowns: Sequence[Breakdown],
+    stored: Run | None,
+    *,
+    fused: str,
+    suite: str,
+    eager: EagerTimes | None = None,
 ) -> Explanation | None:
     """Explain the saving of the variant `fused` over `split`; None where one of them was not timed and profiled.
 
@@ -60,6 +78,7 @@ def explain(
 
     Args:
         suite: holds the cases that the calls are, to be named where the stored run lacks them.
+        eager: what diffusers launches, by the chains of `stored`; without it the ops' chains predict.
     """
     timed = {one.variant: 1000 * one.time_ms.value for one in times if one.time_ms is not None}
     profiled = {one.variant: one for one in breakdowns}
@@ -68,15 +87,19 @@ def explain(
         return None
     measured = timed[SPLIT] - timed[fused]
     found = predict(calls, stored, suite=suite)
-    predicted, tuned = _sum(op.predicted_us for op in found.ops), _sum(op.tuned_us for op in found.ops)
-    causes = [*_causes_of_ops(calls, before, after, found), *_causes_of_libraries(before, after)]
+    chains, tuned = _sum(op.predicted_us for op in found.ops), _sum(op.tuned_us for op in found.ops)
+    reckoned = None if eager is None or found.unpredicted_calls or not found.ops else _by_launches(eager, found)
+    predicted = chains if reckoned is None else sum(reckoned.values())
+    clocks = _clocks(before, after)
+    causes = _causes_of_chains(calls, before, after, found) if reckoned is None else _causes_of_launches(before, after, reckoned)
+    causes += _causes_of_libraries(before, after, clocks)
     saved = sum(_savings(before, after).values())
     overlap = before.busy_us - after.busy_us - saved
     if abs(overlap) > ROUNDING_US:
         causes.append(Cause(cause="activities that overlap, such as modulations ahead", time_us=overlap))
     beyond = measured - (before.busy_us - after.busy_us)
     remarks = [_stages_said(before, after), *found.lacks]
-    if found.ops and _inside_attention(before, after) is None:
+    if found.ops and reckoned is None and _inside_attention(before, after) is None:
         remarks.append(NO_PLACES)
     if SPLIT + GRAPH in timed and fused + GRAPH in timed:
         gaps = {name: timed[name] - timed[name + GRAPH] for name in (SPLIT, fused)}
@@ -92,6 +115,8 @@ def explain(
         causes.append(Cause(cause="gaps, and clocks under sustained load (a CUDA graph of each would tell them apart)", time_us=beyond))
     return Explanation(
         predicted_us=predicted,
+        chains_us=None if reckoned is None else chains,
+        reckoned_us=None if predicted is None or clocks is None else predicted + clocks.time_us,
         tuned_us=tuned,
         measured_us=measured,
         stored="" if stored is None else f"{stored.id} of {stored.created}",
@@ -111,21 +136,58 @@ class Prediction(NamedTuple):
     """Calls in one step of work or kernels that the stored run lacks."""
     lacks: tuple[str, ...]
     """Their sites, and the commands that would measure them."""
+    kernels_us: Mapping[str, float]
+    """What the predicted calls of each op take by the stored run."""
 
 
-def _causes_of_ops(calls: Sequence[SiteCalls], before: Breakdown, after: Breakdown, found: Prediction) -> list[Cause]:
+def _by_launches(eager: EagerTimes, found: Prediction) -> dict[str, float]:
+    """Microseconds by place that the fused step saves of what diffusers launches."""
+    return {
+        place: split - eager.left_us.get(place, 0.0) - sum(time for op, time in found.kernels_us.items() if _place(op) == place)
+        for place, split in eager.split_us.items()
+    }
+
+
+def _place(op: str) -> str:
+    return "inside" if op in OPS_OF_ATTENTION else "outside"
+
+
+def _moved(calls: Sequence[SiteCalls]) -> dict[str, int]:
+    """Bytes that the calls of each site must read and write."""
+    moved: defaultdict[str, int] = defaultdict(int)
+    for site in calls:
+        moved[site.site] += site.calls * site.minimum_bytes
+    return dict(moved)
+
+
+def _causes_of_launches(before: Breakdown, after: Breakdown, reckoned: Mapping[str, float]) -> list[Cause]:
+    """What the profiled steps save beside products and attention more than the launches of diffusers say, by place where that is known."""
+    saved, places = _saved_by_place(before, after), dict(reckoned)
+    if saved is None:
+        saved, places = {"in and outside": _own_savings(before, after)}, {"in and outside": sum(reckoned.values())}
+    causes = []
+    for place, by_stage in saved.items():
+        own = sum(by_stage.values())
+        text = (
+            f"{place} attention modules the fused model ({_each(by_stage)}) saves {own / 1000:.2f} ms of the profiled steps, "
+            f"where {places[place] / 1000:.2f} ms are predicted"
+        )
+        causes.append(Cause(cause=text, time_us=own - places[place]))
+    return causes
+
+
+def _causes_of_chains(calls: Sequence[SiteCalls], before: Breakdown, after: Breakdown, found: Prediction) -> list[Cause]:
     """GELUs that moved into products, and how much more the model's own phrasing of the ops' steps takes than the ops' chains do alone.
 
     The latter needs a prediction of every call, and profiles that tell what ran inside attention modules.
     """
     gelu = _gelu(calls, before)
     causes = [] if gelu is None else [gelu]
-    inside = _inside_attention(before, after)
-    if found.unpredicted_calls or not found.ops or inside is None:
+    saved = _saved_by_place(before, after)
+    if found.unpredicted_calls or not found.ops or saved is None:
         return causes
-    saved = {"inside": inside, "outside": {stage: time - inside[stage] for stage, time in _own_savings(before, after).items()}}
     for place, by_stage in saved.items():
-        named = [op for op in found.ops if (op.op in OPS_OF_ATTENTION) is (place == "inside")]
+        named = [op for op in found.ops if _place(op.op) == place]
         alone = _sum(op.predicted_us for op in named) or 0.0
         of_model = sum(by_stage.values()) - (gelu.time_us if gelu is not None and place == "outside" else 0.0)
         text = (
@@ -134,6 +196,14 @@ def _causes_of_ops(calls: Sequence[SiteCalls], before: Breakdown, after: Breakdo
         )
         causes.append(Cause(cause=text, time_us=of_model - alone))
     return causes
+
+
+def _saved_by_place(before: Breakdown, after: Breakdown) -> dict[str, dict[str, float]] | None:
+    """Microseconds by stage that the stages outside of libraries save, by place; None where a profile does not tell the places."""
+    inside = _inside_attention(before, after)
+    if inside is None:
+        return None
+    return {"inside": inside, "outside": {stage: time - inside[stage] for stage, time in _own_savings(before, after).items()}}
 
 
 def _gelu(calls: Sequence[SiteCalls], before: Breakdown) -> Cause | None:
@@ -155,33 +225,46 @@ def _each(saved: Mapping[str, float]) -> str:
     return ", ".join(f"{stage} {time / 1000:.2f}" for stage, time in saved.items() if round(time / 1000, 2)) or "nothing"
 
 
-def _causes_of_libraries(before: Breakdown, after: Breakdown) -> list[Cause]:
-    """Attention and matrix products, which are kernels of libraries in both steps."""
-    saved, causes = _savings(before, after), []
-    launches = {
-        stage: [sum(found.launches for found in one.stages if found.stage == stage) for one in (before, after)] for stage in LIBRARY_STAGES
-    }
-    attention = sum(stage.time_us for stage in before.stages if stage.stage == "attention")
-    if attention:
-        same, now = launches["attention"]
-        text = f"attention: {same} launches before, {now} after"
-        if same == now:
-            longer = -100 * saved["attention"] / attention
-            change = f"{abs(longer):.1f} % {'more' if longer > 0 else 'less'} time"
-            text = f"attention: the same {same} launches, which take {change} in the fused step, at other clocks"
-        causes.append(Cause(cause=text, time_us=saved["attention"]))
-    old, new = launches["matmul"]
-    return [*causes, Cause(cause=f"matrix products: {old} launches before, {new} after, at other clocks", time_us=saved["matmul"])]
+def _clocks(before: Breakdown, after: Breakdown) -> Cause | None:
+    """What products and attention lose to the clocks of the fused step, as the same launches of attention tell; None without them."""
+    (own, launches), (now, launches_now) = (_stage(one, "attention") for one in (before, after))
+    if not own or launches != launches_now:
+        return None
+    longer = now / own - 1
+    change = f"{abs(100 * longer):.1f} % {'more' if longer > 0 else 'less'} time"
+    text = f"clocks: the same {launches} launches of attention take {change} in the fused step, and so would the split step's products"
+    return Cause(cause=text, time_us=-longer * (own + _stage(before, "matmul")[0]))
+
+
+def _stage(one: Breakdown, stage: str) -> tuple[float, int]:
+    """Microseconds and launches of a stage."""
+    found = [each for each in one.stages if each.stage == stage]
+    return sum(each.time_us for each in found), sum(each.launches for each in found)
+
+
+def _causes_of_libraries(before: Breakdown, after: Breakdown, clocks: Cause | None) -> list[Cause]:
+    """Attention and matrix products, which are kernels of libraries in both steps: clocks, and the rest."""
+    saved = _savings(before, after)
+    (old, launches), (_, launches_now) = (_stage(one, "matmul") for one in (before, after))
+    text = f"matrix products: {launches} launches before, {launches_now} after"
+    if clocks is not None:
+        own = _stage(before, "attention")[0]
+        rest = saved["matmul"] - clocks.time_us * old / (own + old)
+        return [clocks, Cause(cause=f"{text}, beyond clocks", time_us=rest)]
+    same, now = (_stage(one, "attention")[1] for one in (before, after))
+    attention = [Cause(cause=f"attention: {same} launches before, {now} after", time_us=saved["attention"])] if same or now else []
+    return [*attention, Cause(cause=f"{text}, at other clocks", time_us=saved["matmul"])]
 
 
 def predict(calls: Sequence[SiteCalls], stored: Run | None, *, suite: str) -> Prediction:
     """Savings by op.  Linear layers with their GELU are no op, and predicted by nothing: see `_gelu`."""
     calls = [site for site in calls if site.op != LINEAR_GELU]
     if stored is None:
-        return Prediction((), sum(site.calls for site in calls), ("no stored run of this GPU model: nothing is predicted",))
+        return Prediction((), sum(site.calls for site in calls), ("no stored run of this GPU model: nothing is predicted",), {})
     times = _stored_times(stored)
     savings: dict[str, list[tuple[float, float]]] = {}
     unpredicted, lacks, commands = 0, list[str](), dict[str, str]()
+    kernels: defaultdict[str, float] = defaultdict(float)
     for site in calls:
         found = times.get(_work(site.op, site.shape, site.minimum_bytes), {})
         chains = [found.get(name) for name in (TORCH, SPLIT, site.kernel)]
@@ -194,12 +277,13 @@ def predict(calls: Sequence[SiteCalls], stored: Run | None, *, suite: str) -> Pr
             )
         else:
             torch_chain, split, own = (time for time in chains if time is not None)
+            kernels[site.op] += site.calls * own
             terms.append((site.calls * (torch_chain - own), site.calls * (split - own)))
     ops = tuple(
         OpSaving(op=op, predicted_us=_sum(torch_chain for torch_chain, _ in terms), tuned_us=_sum(tuned for _, tuned in terms))
         for op, terms in savings.items()
     )
-    return Prediction(ops, unpredicted, (*lacks, *commands.values()))
+    return Prediction(ops, unpredicted, (*lacks, *commands.values()), dict(kernels))
 
 
 def _lack(found: Mapping[str, float], kernel: str) -> str:
