@@ -9,7 +9,7 @@ from fusebench.models.measuring.breakdown import Activity, busy_time, marks, pro
 
 ELEMENTWISE = "void at::native::elementwise_kernel<128, 2, at::native::gpu_kernel_impl_nocast<at::native::BinaryFunctor<float>>>"
 COPY = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>"
-IN_ATTENTION, IN_NORM = "fusebench stage attention", "fusebench stage norm"
+IN_ATTENTION, IN_NORM, IN_ACTIVATION = "fusebench stage attention", "fusebench stage norm", "fusebench stage activation"
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,8 @@ IN_ATTENTION, IN_NORM = "fusebench stage attention", "fusebench stage norm"
         # The same kernel by what surrounds its launch.
         (ELEMENTWISE, ("aten::mul", IN_ATTENTION), "rope"),
         (ELEMENTWISE, ("aten::mul", IN_NORM, IN_ATTENTION), "norm"),
+        (ELEMENTWISE, ("aten::mul", IN_ACTIVATION, IN_ATTENTION), "elementwise"),
+        (ELEMENTWISE, ("aten::mul", IN_ACTIVATION, IN_NORM), "norm"),
         (ELEMENTWISE, ("aten::mul",), "elementwise"),
         (COPY, ("aten::copy_", "aten::to"), "copies"),
         (COPY, ("aten::copy_", IN_ATTENTION), "rope"),
@@ -97,3 +99,31 @@ def test_modules_are_marked_and_unmarked() -> None:
     with marks(module):
         assert module[0]._forward_hooks
     assert not module[0]._forward_hooks
+
+
+class _SwiGLU(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, dim=-1)
+        return torch.nn.functional.silu(first) * second
+
+
+class _ParallelAttention(torch.nn.Module):
+    """As FLUX.2's single-stream blocks, whose attention modules hold the feed-forward."""
+
+    processor = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mlp_act_fn = _SwiGLU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        made: torch.Tensor = self.mlp_act_fn(x)
+        return made
+
+
+def test_an_activation_inside_an_attention_module_is_no_rotation() -> None:
+    module, x = _ParallelAttention(), torch.ones(512, 64)
+    found = profile_step("split", lambda: module(x), module, device=torch.device("cpu"), marked=True)
+    launches = {stage.stage: stage.launches for stage in found.stages}
+    assert launches["elementwise"] == 2
+    assert "rope" not in launches

@@ -39,7 +39,9 @@ _TEMPLATE = re.compile(r"triton_tem_")
 _COMPUTES = re.compile(r"mul|add|sub|div|gelu|silu|sigmoid|tanh|exp|pow|neg|where|mean", re.I)
 _ELEMENTWISE = re.compile(r"elementwise|mul|add|sub|div|gelu|silu|sigmoid|tanh|exp|pow|neg|where|clamp|reduce|mean|pointwise", re.I)
 _MARK = "fusebench stage "
-_IN_NORM, _IN_ATTENTION = f"{_MARK}norm", f"{_MARK}attention"
+_IN_NORM, _IN_ATTENTION, _IN_ACTIVATION = f"{_MARK}norm", f"{_MARK}attention", f"{_MARK}activation"
+_ACTIVATION = "LU"
+"""How the names of activation functions' classes end: GELU, SiLU, SwiGLU."""
 
 
 class Activity(NamedTuple):
@@ -118,8 +120,8 @@ def stage_of(name: str, parents: Sequence[str]) -> str:
     if name.startswith("triton_") and not _TEMPLATE.match(name):
         return _stage_of_generated(name)
     copies = bool(_COPIES.search(launcher or name))
-    # Beside projections, norms and attention itself, an attention module only rotates and joins.
-    rotates = _IN_ATTENTION in parents and not (copies and "cat" in launcher)
+    # Beside projections, norms and attention itself, an attention module only rotates and joins; FLUX.2's also applies SwiGLU.
+    rotates = _IN_ATTENTION in parents and _IN_ACTIVATION not in parents and not (copies and "cat" in launcher)
     rules = (
         ("rope", _ROPE.search(name)),
         ("attention", _ATTENTION.search(name)),
@@ -188,7 +190,7 @@ def _is_range(event: Any) -> bool:
 
 @contextlib.contextmanager
 def marks(transformer: Any) -> Iterator[None]:
-    """Ranges around every norm and every attention module of `transformer`, for the time of the block."""
+    """Ranges around every norm, attention module and activation function of `transformer`, for the time of the block."""
     from torch.profiler import record_function
 
     handles, open_ranges = [], []
@@ -206,7 +208,8 @@ def marks(transformer: Any) -> Iterator[None]:
 
     for module in transformer.modules():
         kind = type(module).__name__
-        mark = _IN_ATTENTION if hasattr(module, "processor") else _IN_NORM if "Norm" in kind else ""
+        by_name = _IN_NORM if "Norm" in kind else _IN_ACTIVATION if kind.endswith(_ACTIVATION) else ""
+        mark = _IN_ATTENTION if hasattr(module, "processor") else by_name
         if mark:
             handles += [module.register_forward_pre_hook(begin(mark)), module.register_forward_hook(end)]
     try:
