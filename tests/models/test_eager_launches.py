@@ -11,10 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 pytest.importorskip("diffusers")
 
-from fusebench.errors import RunRecordError
+from fusebench.errors import RunRecordError, UsageError
 from fusebench.models.building import full_config
 from fusebench.models.catalogue import load_model
-from fusebench.models.eager_times import chain_amounts, eager_times, step_amounts
+from fusebench.models.eager_times import chain_amounts, eager_times, main, step_amounts
 from fusebench.models.measuring.eager_launches import Costs, fit_costs, traced
 from fusebench.models.stored import EAGER_FILE, read_eager
 from fusebench.registry import Collection, load_collection
@@ -120,3 +120,10 @@ def test_a_file_that_cannot_be_read_is_named_with_the_command_that_makes_it(tmp_
     file.write_text("{}")
     with pytest.raises(RunRecordError, match=r"make it anew: `python -m fusebench\.models\.eager_times"):
         read_eager(tmp_path)
+
+
+def test_a_folder_without_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected one argument"):
+        main([])
+    with pytest.raises(UsageError, match="holds records of no model; expected those of one GPU model"):
+        main([str(tmp_path)])

@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..config import find_project
+from ..errors import FusebenchError, UsageError
 from ..registry import Collection, load_collection
 from ..schema import Case, Run, Status
 from ..schema.models import EagerFile, EagerTimes, ModelRecord
@@ -138,16 +139,28 @@ def eager_file(records: Mapping[str, ModelRecord], stored: Run, collection: Coll
     return EagerFile(stored=stored.id, costs_us=dict(costs.by_kind), scatter=costs.scatter, models=models)
 
 
-def main(results: Path) -> None:
-    """Write the file of the models stored in `results`, all of one GPU model, by its baseline."""
+def main(arguments: list[str]) -> None:
+    """Write the file of the models stored in a results folder, all of one GPU model, by its baseline.
+
+    Raises:
+        UsageError: no folder is named, or it lacks records or the baseline of their GPU model.
+    """
+    if len(arguments) != 1:
+        raise UsageError("expected one argument, the folder of results: `python -m fusebench.models.eager_times results`")
+    results = Path(arguments[0])
     records = {name: record for name, (_, record) in newest_models(results / "models").items()}
-    (device,) = {str(record.environment["device_name"]) for record in records.values()}
-    stored = load_baseline(results, device)
+    devices = sorted({str(record.environment.get("device_name", "no GPU")) for record in records.values()})
+    if len(devices) != 1:
+        raise UsageError(f"{results / 'models'} holds records of {', '.join(devices) or 'no model'}; expected those of one GPU model")
+    stored = load_baseline(results, devices[0])
     if stored is None:
-        raise SystemExit(f"{results} holds no baseline of {device}: promote a run first")
+        raise UsageError(f"{results} holds no baseline of {devices[0]}: promote a run first")
     found = eager_file(records, stored, load_collection(find_project().kernels, entry_points=False))
     (results / "models" / EAGER_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    try:
+        main(sys.argv[1:])
+    except FusebenchError as refused:
+        sys.exit(f"error: {refused}")
