@@ -100,6 +100,27 @@ def test_a_second_collection_takes_all_from_the_cache(
         evidence(root, cache=cache)
 
 
+def test_a_header_in_another_folder_is_an_input_of_the_code(tmp_path: Path) -> None:
+    """Kernels' folders share headers one above them: a changed one would else be called identical machine code, from the cache."""
+    above, below = tmp_path / "above.cuh", tmp_path / "op" / "below.cuh"
+    below.parent.mkdir()
+    source = nvrtc.kernel_source(below.with_name("k.cu"), "k", {})
+    source.file.write_text('#include "below.cuh"\n')
+    below.write_text('#include "../above.cuh"\n#include <cuda_fp16.h>\n')
+    above.write_text("int a;")
+
+    def key() -> str:
+        recorder = recording.Recorder(TARGETS["sm_90"], {"cuda": "nvrtc 13"})
+        recorder.launch_cuda(source, grid=1, block=32)
+        return recorder.drain()[0].specialisation.key
+
+    now = key()
+    below.with_name("unused.cuh").write_text("int b;")
+    assert key() == now
+    above.write_text("int c;")
+    assert key() != now
+
+
 def test_code_that_was_counted_otherwise_is_not_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = nvrtc.kernel_source(tmp_path / "k.cu", "k", {})
     source.file.write_text("source")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from ..errors import FusebenchError
-from ..registry import Kernel, nvrtc
+from ..registry import Kernel, cubin_cache, nvrtc
 from ..registry.launches.machine_code import Listener, combined, current_listener, listening
 from ..schema import Case
 from .amd_targets import AmdTarget
@@ -247,10 +248,12 @@ def _constant(value: Any) -> str:
 
 
 def _cuda_parts(source: nvrtc.KernelSource) -> dict[str, Any]:
-    beside = sorted(source.file.parent.glob("*.cuh")) + sorted(source.file.parent.glob("*.h"))
+    """All inputs of the code; a header that is not found here is the compiler's own, and its version is in the key."""
+    file = source.file.resolve()
+    contents, _ = cubin_cache.included(file)
     return {
-        "source": hashlib.sha256(source.file.read_bytes()).hexdigest(),
-        "beside": {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in beside},
+        # By paths relative to the source, since absolute ones are the machine's.
+        "sources": {os.path.relpath(path, file.parent): hashlib.sha256(content).hexdigest() for path, content in contents.items()},
         "entry": source.entry,
         "macros": source.macros,
     }

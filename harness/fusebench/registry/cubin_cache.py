@@ -53,35 +53,37 @@ def kept(file: Path, options: Any, compiled: Callable[[], Any], load: Callable[[
     return made, loaded
 
 
-def included(file: Path) -> dict[str, bytes] | None:
-    """The content of `file` and of every file that it includes, by path; None if one is not found, such as a header of the toolkit.
+def included(file: Path) -> tuple[dict[Path, bytes], bool]:
+    """The content of `file` and of every file that it includes, by path; and whether all were found, as a header of the toolkit is not.
 
     Every `#include` counts, also in a part that the preprocessor leaves out.  Files are looked for beside the one that includes them, then
     beside `file`, as NVRTC does with `include_path`.
     """
-    found: dict[str, bytes] = {}
+    found: dict[Path, bytes] = {}
+    whole = True
     waiting = [file]
     while waiting:
         one = waiting.pop()
-        if str(one) in found:
+        if one in found:
             continue
         try:
-            found[str(one)] = one.read_bytes()
+            found[one] = one.read_bytes()
         except OSError:
-            return None
-        for _, rest in _INCLUDE.findall(found[str(one)].decode(errors="replace")):
+            whole = False
+            continue
+        for _, rest in _INCLUDE.findall(found[one].decode(errors="replace")):
             quoted = _QUOTED.match(rest)
             places = [folder / quoted[1] for folder in (one.parent, file.parent)] if quoted is not None else []
-            if (place := next((place for place in places if place.is_file()), None)) is None:
-                return None
-            waiting.append(place.resolve())
-    return found
+            place = next((place for place in places if place.is_file()), None)
+            whole = whole and place is not None
+            waiting += [place.resolve()] if place is not None else []
+    return found, whole
 
 
 def _key(file: Path, options: Any) -> bytes | None:
     """The key of the compiled file; None where it has none, so that it is not kept."""
-    contents = included(file)
-    if contents is None:
+    contents, whole = included(file)
+    if not whole:
         return None
     digest = hashlib.sha256(repr(_compiler()).encode())
     for content in contents.values():
@@ -89,7 +91,7 @@ def _key(file: Path, options: Any) -> bytes | None:
     with suppress(ValueError):  # an option that cuda-core keeps no code of
         from cuda.core.utils import make_program_cache_key
 
-        source = contents[str(file)].decode()
+        source = contents[file].decode()
         key: bytes = make_program_cache_key(
             code=source, code_type="c++", options=options, target_type="cubin", extra_digest=digest.digest()
         )
