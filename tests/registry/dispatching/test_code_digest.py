@@ -42,7 +42,7 @@ def _(params):
     "_shared/rows.py": """from .deep import WIDE as W
 SOURCE = "rows.cu"
 def launch(*a):
-    return W, SOURCE
+    return W, SOURCE, "TALL"
 def other(x):
     pass
 assert True
@@ -84,6 +84,9 @@ def edited(tmp_path: Path) -> Callable[..., str]:
         ("_shared/rows.cu", "// one", "// two\n\n"),
         ("_shared/row.cuh", "/* two */", ""),
         ("_shared/unused.cu", "int c;", "int d;"),
+        ("_shared/row.cuh", "int b;", "#ifndef LOST\nint b;\n#endif"),
+        ("_shared/row.cuh", "int b;", "int b;\n#ifdef LOST\n#if A\nint d;\n#endif\n#endif"),
+        ("_shared/row.cuh", "int b;", "# ifdef LOST\nint d;\n# else // LOST\nint b;\n# endif"),
     ],
 )
 def test_what_compiles_to_nothing_changes_no_digest(edited: Callable[..., str], file: str, old: str, new: str) -> None:
@@ -103,6 +106,13 @@ def test_what_compiles_to_nothing_changes_no_digest(edited: Callable[..., str], 
         ("_shared/deep.py", "WIDE = 1", "WIDE = 2"),
         ("_shared/rows.cu", "int a;", "long a;"),
         ("_shared/row.cuh", "int b;", "long b;"),
+        ("_shared/row.cuh", "int b;", "#ifdef LOST\nint b;\n#endif"),
+        ("_shared/row.cuh", "int b;", "#ifndef __CUDACC_RTC__\nint b;\n#endif"),
+        ("_shared/row.cuh", "int b;", "#define LOST\n#ifndef LOST\nint b;\n#endif"),
+        ("_shared/row.cuh", "int b;", "#ifndef TALL\nint b;\n#endif"),
+        ("_shared/row.cuh", "int b;", "#if LOST\nint b;\n#endif"),
+        ("_shared/row.cuh", "int b;", "#ifndef LOST\nint b;\n#elif A\n#endif"),
+        ("_shared/row.cuh", "int b;", "#ifndef LOST\nint b;"),
     ],
 )  # fmt: skip
 def test_a_change_of_what_the_kernel_uses_changes_its_digest(edited: Callable[..., str], file: str, old: str, new: str) -> None:

@@ -2,7 +2,8 @@
 
 `sources.source_digests` compares whole files, and an op's definition with them: right for `ab`, which then compares machine code. A
 dispatch table has no machine code to compare: that of another day's Triton differs for reasons of its own. So this digest leaves out what
-compiles to nothing: comments, docstrings, blank space, and definitions that the kernel does not use.
+compiles to nothing: comments, docstrings, blank space, definitions that the kernel does not use, and in CUDA C++ lines that stand under
+a macro that nothing of the kernel names.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import ast
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ _UNUSED = frozenset({"ctx", "kind", "type_comment", "type_params"})
 _HINTS = frozenset({"annotation", "returns"})
 _C_COMMENT = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _C_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+_C_MACRO = re.compile(r"^\s*#\s*define\s+(\w+)", re.MULTILINE)
+_C_CONDITION = re.compile(r"\s*#\s*(if|ifdef|ifndef|elif|else|endif)\b\s*(\w*)")
 
 
 def code_digest(kernel: str, roots: Sequence[Path]) -> str:
@@ -98,6 +101,10 @@ class _Source:
         self._modules: dict[Path, _Module] = {}
         self._seen: set[tuple[Path, str]] = set()
         self._parts: dict[str, str] = {}
+        self._c_texts: dict[str, str] = {}
+        """The C++ files without comments, by their names."""
+        self._macros: set[str] = set()
+        """Names that may be defined where the C++ files are compiled: what they define, and every text of the Python code."""
 
     def digest(self, module: _Module, name: str) -> str:
         self._modules[module.file.resolve()] = module
@@ -105,6 +112,9 @@ class _Source:
             assert isinstance(one, ast.FunctionDef)
             one.decorator_list = [call for call in one.decorator_list if not isinstance(call, ast.Call)]  # the declaration
         self._use(module.file.resolve(), name)
+        for file, text in self._c_texts.items():
+            plain = " ".join(_without_undefined(text, self._macros).split())
+            self._parts[file] = hashlib.sha256(plain.encode()).hexdigest()
         return hashlib.sha256(repr(sorted(self._parts.items())).encode()).hexdigest()[:DIGITS]
 
     def _module(self, file: Path) -> _Module:
@@ -132,6 +142,7 @@ class _Source:
             if isinstance(one, ast.Name):
                 self._use(file, one.id)
             elif isinstance(one, ast.Constant) and isinstance(one.value, str):
+                self._macros.add(one.value)
                 self._read(file, one.value)
             elif isinstance(one, ast.ImportFrom) and one.level > 0:
                 for name in one.names:
@@ -162,11 +173,12 @@ class _Source:
 
     def _count_c(self, path: Path) -> None:
         there = self._there(path)
-        if there is None or self._named(there) in self._parts:
+        if there is None or self._named(there) in self._c_texts:
             return
         text = there.read_text()
-        plain = " ".join(_C_COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else " ", text).split())
-        self._parts[self._named(there)] = hashlib.sha256(plain.encode()).hexdigest()
+        plain = _C_COMMENT.sub(lambda found: found[0] if found[0].startswith('"') else " ", text)
+        self._c_texts[self._named(there)] = plain
+        self._macros.update(_C_MACRO.findall(plain))
         for name in _C_INCLUDE.findall(text):
             self._count_c(there.parent / name)
 
@@ -180,6 +192,40 @@ class _Source:
 
     def _named(self, file: Path) -> str:
         return next(file.relative_to(root).as_posix() for root in self._roots if file.is_relative_to(root))
+
+
+def _without_undefined(text: str, macros: Collection[str]) -> str:
+    """C++ without comments as a preprocessor leaves it where `#ifdef` and `#ifndef` ask for a name outside `macros`.
+
+    Names with a leading underscore are the compiler's, and may be defined.  Other conditions stay as they are, and a text whose conditions
+    do not fit together stays whole.
+    """
+    kept = []
+    open_: list[bool | None] = []
+    """Of each condition that surrounds the line, the outermost first: whether it holds; None where that is not known."""
+    for line in text.splitlines():
+        condition = _C_CONDITION.match(line)
+        word, name = condition.groups() if condition else ("", "")
+        if word in ("ifdef", "ifndef") and name not in macros and not name.startswith("_"):
+            open_.append(word == "ifndef")
+            continue
+        if word.startswith("if"):
+            open_.append(None)
+        elif word and not open_:
+            return text
+        elif word and open_[-1] is not None:
+            if word == "elif":
+                return text
+            if word == "else":
+                open_[-1] = not open_[-1]
+            else:
+                open_.pop()
+            continue
+        if False not in open_:
+            kept.append(line)
+        if word == "endif":
+            open_.pop()
+    return text if open_ else "\n".join(kept)
 
 
 def _for_types_only(statement: ast.stmt) -> bool:
