@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from fusebench.errors import UsageError
 from fusebench.store.files import require_writable
+from fusebench.store.journal import Journal
 
 
 def test_a_folder_that_can_be_made_is_not_left_behind(tmp_path: Path) -> None:
@@ -16,7 +20,17 @@ def test_a_folder_that_can_be_made_is_not_left_behind(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_another_process_takes_away_meanwhile_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def begin_journal(parent: Path, synthetic: ModuleType) -> None:
+    journal = Journal(parent)
+    journal.begin(msgspec.structs.replace(synthetic.make_run(cases=("flux_1024",)), cases=[], results=[]))
+    journal.close()
+    assert len(list(parent.iterdir())) == 1
+
+
+@pytest.mark.parametrize("work", [lambda parent, _: require_writable(parent), begin_journal], ids=["check", "journal"])
+def test_a_folder_that_another_process_takes_away_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, synthetic: ModuleType, work: Callable[[Path, ModuleType], None]
+) -> None:
     """Both made it for their check, and the other one is done first."""
     make, taken = Path.mkdir, list[Path]()
 
@@ -27,7 +41,7 @@ def test_a_folder_that_another_process_takes_away_meanwhile_is_made_again(tmp_pa
         make(path, *arguments, **options)
 
     monkeypatch.setattr(Path, "mkdir", mkdir)
-    require_writable(tmp_path / "runs")
+    work(tmp_path / "runs", synthetic)
     assert taken == [tmp_path / "runs"]
 
 

@@ -25,18 +25,27 @@ def folder_in_making(target: Path) -> Iterator[Path]:
     within one file system.
     """
     making = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
-    for left in reversed(range(_TRIES)):
-        try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            making.mkdir()
-            break
-        except FileNotFoundError:  # another process removed the parent again, which it had made for its own `require_writable`
-            if not left:
-                raise
+    make_folder(making)
     try:
         yield making
     finally:
         shutil.rmtree(making, ignore_errors=True)
+
+
+def make_folder(folder: Path) -> None:
+    """Make a new folder and its parents, also where another process removes a parent again, which it had made for its `require_writable`.
+
+    Raises:
+        OSError: `folder` is there, or cannot be made.
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+            break
+        except FileNotFoundError:
+            if not left:
+                raise
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import msgspec
 from ..errors import RecordNotWrittenError, RunRecordError
 from ..schema import SCHEMA_VERSION, CaseSummary, Result, Run, Sample
 from ..stats.weighted import suite_summaries
-from .files import resume_command, sync_folder, write_file
+from .files import make_folder, resume_command, sync_folder, write_file
 from .record_files import decode_record, encode_record
 from .run_folder import WARM_UP, decode_samples, encode_samples, folder_name, read_run, read_samples, seal_of, write_run
 
@@ -80,7 +80,7 @@ class Journal:
         self._absent = [one for one in (self.parent, *self.parent.parents) if not one.exists()]
         making = folder.with_name(f".{folder.name}.partial")
         try:
-            making.mkdir(parents=True)
+            make_folder(making)
             self.folder = making
             # Locked before anybody sees it; a lock follows its folder's new name.
             self._lock = _lock(making)
