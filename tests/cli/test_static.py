@@ -100,8 +100,13 @@ def test_a_kernel_edited_so_that_it_spills_is_caught(project: Path, fusebench: F
     passed = fusebench("static", "--suite", "unit_sum", "--gate")
     assert (passed.exit_code, "12 pass; 12 of identical machine code" in passed.stdout) == (0, True)
 
+    trusting = fusebench("static", "--suite", "unit_sum", "--gate", "--trust-baseline")
+    assert (trusting.exit_code, "12 pass; 12 of identical machine code" in trusting.stdout) == (0, True)
+
     spill(project)
+    trusting = fusebench("static", "--suite", "unit_sum", "--gate", "--trust-baseline", "--no-cache", "--json")
     caught = fusebench("static", "--suite", "unit_sum", "--gate", "--json")
+    assert json.loads(trusting.stdout)["judgements"] == json.loads(caught.stdout)["judgements"]
     assert caught.exit_code == 1, caught.stderr
     regressions = [one for one in json.loads(caught.stdout)["judgements"] if one["kind"] == "regression"]
     assert {one["kernel"] for one in regressions} == {"unit_sum/spilling@1"}
@@ -111,6 +116,12 @@ def test_a_kernel_edited_so_that_it_spills_is_caught(project: Path, fusebench: F
     limited = fusebench("static", *SELECTION, "--limited")
     assert (limited.exit_code, "unit_sum/spilling@1" in limited.stdout, "unit_sum/longer@1" in limited.stdout) == (0, True, False)
     assert "2 kernels and cases spill" in limited.stdout
+
+
+@pytest.mark.usefixtures("project")
+def test_trust_needs_a_gate(fusebench: Fusebench) -> None:
+    refused = fusebench("static", *SELECTION, "--trust-baseline")
+    assert (refused.exit_code, "pass both" in refused.stderr) == (2, True)
 
 
 @pytest.mark.usefixtures("project")

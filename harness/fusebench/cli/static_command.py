@@ -45,6 +45,14 @@ def static(
     force: Annotated[
         bool, typer.Option("--force", help="Promote although kernels failed or released versions changed, or the baseline holds more.")
     ] = False,
+    trust_baseline: Annotated[
+        bool,
+        typer.Option(
+            "--trust-baseline",
+            help="With --gate: take code from the baseline where source, options and compiler are those it was made with, and compile "
+            "one launch of each device function all the same.",
+        ),
+    ] = False,
     margin: MarginOption = 0.05,
     allow_incomparable: AllowOption = False,
     jobs: JobsOption = None,
@@ -71,6 +79,7 @@ def static(
     Exit codes: 0 pass; 1 a regression (with --gate); 4 incomparable, missing, or no baseline (with --gate); 5 a kernel does not compile.
     """
     from ..report.evidence.static_table import verdict_line
+    from ..store.static_baselines import codes_of_baseline
     from ..verdict.exit_status import static_exit_code
     from .shared.output import print_json
     from .shared.selection import resolve_selection
@@ -79,13 +88,23 @@ def static(
     require_margin(margin)
     if gate and promote:
         raise UsageError("--gate and --promote together would compare a result with itself; pass one of them")
+    if trust_baseline and not gate:
+        raise UsageError("--trust-baseline takes code from the baseline that --gate judges by; pass both")
     if limited and (gate or json):
         raise UsageError("--limited chooses rows of the table of figures; leave it out with --gate and --json, which print no such table")
     if promote and (kernel is not None or case is not None):
         raise UsageError("--promote with --kernel or --case would make an incomplete baseline; select whole suites")
     targets = find_targets(arch, gate=gate)
     selection = resolve_selection(suite=suite, op=op, kernel=kernel, case=case, kernels=kernels, load_kernels=False)
-    reports = collect_all(selection, targets, kernel=kernel, jobs=jobs, use_cache=not no_cache)
+    results = selection.project.results
+    reports = collect_all(
+        selection,
+        targets,
+        kernel=kernel,
+        jobs=jobs,
+        use_cache=not no_cache,
+        trusted=(lambda target: codes_of_baseline(results, target.name)) if trust_baseline else lambda target: {},
+    )
     code = static_exit_code((), reports)
     judgements: list[StaticJudgement] | None = None
     if gate:

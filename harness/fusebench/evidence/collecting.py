@@ -31,6 +31,7 @@ def collect(
     kernel: str | Sequence[str] | None = None,
     jobs: int = 1,
     cache: EvidenceCache | None = None,
+    trusted: Mapping[str, Code] | None = None,
     on_progress: OnProgress = lambda progress: None,
 ) -> StaticReport:
     """The compiled form of every Triton and CUDA C++ kernel of each case for `target`, in the order of the cases.
@@ -39,6 +40,7 @@ def collect(
         ops: the cases' ops; their kernels need not be loaded.
         roots: the kernels' folders; a worker process loads them unless the cache has everything.
         kernel: glob of kernels to report, or their ids; the folders may lack some of these.
+        trusted: code by the digest of all that decides it (`Launch.inputs`); of each device function one specialisation is compiled anyway.
 
     Raises:
         UnknownNameError: no kernel matches the glob.
@@ -50,7 +52,8 @@ def collect(
     digest = fingerprint(roots, tools)
     distinct = {case_key(digest, target.name, case): case for case in cases}
     captured = {key: found for key in distinct if (found := cache.case(key)) is not None}
-    codes = _known_codes(captured.values(), kernel, cache)
+    trusted = trusted or {}
+    codes = _known_codes(captured.values(), kernel, cache, trusted)
     missing = [key for key in distinct if key not in captured or not _covered(captured[key], kernel, codes)]
     reasons: dict[str, str] = {}
     if missing:
@@ -63,6 +66,7 @@ def collect(
             kernel=kernel if kernel is None or isinstance(kernel, str) else tuple(kernel),
             cache=str(cache.folder) if cache.folder is not None else None,
             jobs=jobs,
+            trusted=tuple(trusted),
         )
         for message in answers(request):
             if isinstance(message, Recorded):
@@ -78,7 +82,7 @@ def collect(
                 on_progress(message)
         if unheard := [distinct[key].key for key in missing if key not in captured]:
             raise ForeignMessageError(f"ended without the launches of {unheard[0]}")
-        codes |= _known_codes(captured.values(), kernel, cache)
+        codes = _known_codes(captured.values(), kernel, cache, trusted) | codes
         for key in missing:  # cases last, so that an interrupted run leaves no case without its code
             if captured[key].valid:
                 cache.keep_case(key, captured[key])
@@ -99,9 +103,12 @@ def collect(
     )
 
 
-def _known_codes(captured: Iterable[CapturedCase], kernel: str | Sequence[str] | None, cache: EvidenceCache) -> dict[str, Code]:
+def _known_codes(
+    captured: Iterable[CapturedCase], kernel: str | Sequence[str] | None, cache: EvidenceCache, trusted: Mapping[str, Code]
+) -> dict[str, Code]:
+    """What this machine compiled before, else trusted code."""
     keys = {key for case in captured for key in _wanted(case, kernel)}
-    return {key: code for key in sorted(keys) if (code := cache.code(key)) is not None}
+    return {key: code for key in sorted(keys) if (code := cache.code(key) or trusted.get(key)) is not None}
 
 
 def _wanted(case: CapturedCase, kernel: str | Sequence[str] | None) -> list[str]:
@@ -157,4 +164,4 @@ def _launch(recorded: CapturedLaunch, code: Code, target: AnyTarget) -> Launch:
         held = amd_occupancy(target, threads=threads, vgprs=code.registers, sgprs=code.amd.scalar, shared_bytes=used)
     else:
         held = occupancy(target, threads=threads, registers=code.registers, shared_bytes=used, block_barriers=code.block_barriers)
-    return Launch(grid=recorded.grid, threads=threads, dynamic_shared=shared, occupancy=held, code=code)
+    return Launch(grid=recorded.grid, threads=threads, dynamic_shared=shared, occupancy=held, code=code, inputs=recorded.code)

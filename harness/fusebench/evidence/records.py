@@ -114,6 +114,8 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     dynamic_shared: int
     occupancy: Occupancy
     code: Code
+    inputs: str = ""
+    """Digest of all that decides `code`: source, constants, options and compiler (a `CodeKey`); empty in older baselines."""
 
 
 class KernelEvidence(msgspec.Struct, frozen=True, kw_only=True):

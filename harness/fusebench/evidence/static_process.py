@@ -30,6 +30,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     cache: str | None
     """Folder of the cache, for code that is known already."""
     jobs: int
+    trusted: tuple[CodeKey, ...] = ()
+    """Of code that is known and compiled only as a sample: one specialisation of each device function."""
     excluded: dict[str, str] = {}
     """Files that are not imported, each with the reason."""
 

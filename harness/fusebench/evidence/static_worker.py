@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Set as Keys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,11 +81,21 @@ def _answer(request: Request, say: Say) -> None:
             say(Recorded(index, _record_case(collection, case, recorder, request.kernel, specialisations)))
             say(Progress("record launches", index + 1, len(request.cases)))
     cache = EvidenceCache(Path(request.cache) if request.cache is not None else None)
-    wanted = [one for one in specialisations.values() if cache.code(one.key) is None]
+    wanted = [one for one in _not_trusted(specialisations.values(), frozenset(request.trusted)) if cache.code(one.key) is None]
     if isinstance(target, AmdTarget):
         _compile_all_for_amd(wanted, target, request, say)
     else:
         _compile_all(wanted, target, request, say)
+
+
+def _not_trusted(specialisations: Iterable[Specialisation], trusted: Keys[str]) -> Iterator[Specialisation]:
+    """What must be compiled: all code that is not trusted, and the first specialisation of a device function whose code is."""
+    sampled = set[str]()
+    for one in specialisations:
+        if one.key not in trusted or one.entry not in sampled:
+            yield one
+        if one.key in trusted:
+            sampled.add(one.entry)
 
 
 def name_no_compiler() -> None:

@@ -88,6 +88,18 @@ def load_static(results: Path, target: str, toolchain: Toolchain) -> tuple[Path,
     return (files[-1], read_static(files[-1])) if files else None
 
 
+def codes_of_baseline(results: Path, target: str) -> dict[str, Code]:
+    """The target's stored codes by the digest of all that decides them, the compiler among it; empty without a baseline.
+
+    Baselines of an older fusebench hold no such digests.
+
+    Raises:
+        StaticBaselineError: a baseline cannot be read.
+    """
+    launches = (launch for file in _stored(static_folder(results, target)) for one in read_static(file).results for launch in one.launches)
+    return {launch.inputs: launch.code for launch in launches if launch.inputs}
+
+
 def targets_with_baselines(results: Path) -> list[str]:
     """Names of the targets that have a baseline of any toolchain."""
     parent = results / "baselines" / STATIC_FOLDER

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,7 @@ from ...schema import ExitCode
 from .output import print_json, print_table, remark
 
 if TYPE_CHECKING:
-    from ...evidence.records import StaticReport
+    from ...evidence.records import Code, StaticReport
     from ...evidence.static_gate import StaticJudgement
     from ...evidence.static_process import Progress
     from ...evidence.targets import AnyTarget
@@ -59,8 +59,13 @@ def collect_all(
     use_cache: bool,
     roots: Sequence[Path] | None = None,
     label: str = "",
+    trusted: Callable[[AnyTarget], Mapping[str, Code]] = lambda target: {},
 ) -> list[StaticReport]:
-    """A report per target, of the kernels in `roots` (those of the selection by default); progress goes to stderr."""
+    """A report per target, of the kernels in `roots` (those of the selection by default); progress goes to stderr.
+
+    Args:
+        trusted: code that is compiled only as a sample (see `collect`).
+    """
     from ...evidence.collecting import collect
     from ...evidence.evidence_cache import EvidenceCache, cache_folder
 
@@ -76,6 +81,7 @@ def collect_all(
                 kernel=kernel,
                 jobs=jobs if jobs is not None else len(os.sched_getaffinity(0)),
                 cache=cache,
+                trusted=trusted(target),
                 on_progress=line.show,
             )
         for problem in report.not_loaded:
