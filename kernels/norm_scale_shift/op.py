@@ -83,7 +83,7 @@ class NormScaleShift(Op):
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
     space = FRAMED_SPACE
-    dispatch_traits = ("unaligned", "affine", "per_token", "scalar")
+    dispatch_traits = ("unaligned", "per_token", "scalar")
     parts = (".._shared.norm_parts:NORM",)
 
     def buffers(

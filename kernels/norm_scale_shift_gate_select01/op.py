@@ -73,7 +73,7 @@ class NormScaleShiftGateSelect01(Op):
     dispatch_order = ("fused_triton", "fused_cuda")
     space = ROW_SPACE
     dispatch_kinds = ("dtype", "affine", "modulation_dtype", "strided")  # a call's index is not read
-    dispatch_traits = ("unaligned", "affine")
+    dispatch_traits = ("unaligned",)
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0

@@ -87,7 +87,7 @@ class NormTanhMulAdd(Op):
     # `fused_cuda@4` is slower than @3 on most shapes, so only a table may put it first.
     dispatch_order = ("fused_triton", "fused_cuda@3", "fused_cuda")
     space = FRAMED_SPACE
-    dispatch_traits = ("unaligned", "affine", "per_token", "scalar")
+    dispatch_traits = ("unaligned", "per_token", "scalar")
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0

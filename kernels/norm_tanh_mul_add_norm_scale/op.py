@@ -107,7 +107,7 @@ class NormTanhMulAddNormScale(Op):
     # `fused_cuda@4` is slower than @3 on most shapes, so only a table may put it first.
     dispatch_order = ("fused_triton", "fused_cuda@3", "fused_cuda")
     space = FRAMED_SPACE
-    dispatch_traits = ("unaligned", "affine", "per_token", "scalar")
+    dispatch_traits = ("unaligned", "per_token", "scalar")
     # The second norm takes its statistics on the rounded y, which Inductor keeps unrounded in registers unless it emulates the casts.
     compiled: ClassVar = {"emulate_precision_casts": True}
 

@@ -102,7 +102,6 @@ class QkNormAcrossHeadsRope(Op):
     space = HEAD_SPACE
     dispatch_sizes = ("rows", "heads", "key_heads", "head_dim")
     dispatch_kinds = ("dtype", "cache_dtype", "affine", "packed")
-    dispatch_traits = ("affine",)
 
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0

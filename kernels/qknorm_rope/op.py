@@ -178,7 +178,7 @@ class QkNormRope(Op):
     space = SPACE
     dispatch_sizes = ("rows", "heads", "key_heads", "head_dim", "rotary")
     dispatch_kinds = ("dtype", "layout", "mode", "cache_dtype", "affine", "packed")
-    dispatch_traits = ("unaligned", "affine")
+    dispatch_traits = ("unaligned",)
     parts = ("._parts:NORM",)
 
     def buffers(

@@ -98,7 +98,7 @@ class ResidualGateNormScaleShift(Op):
     baselines = ("split_triton@1", "split_torch@1")
     dispatch_order = ("fused_triton", "fused_cuda")
     space = FRAMED_SPACE
-    dispatch_traits = ("unaligned", "affine", "per_token", "scalar")
+    dispatch_traits = ("unaligned", "per_token", "scalar")
     parts = (".._shared.norm_parts:ADD_NORM",)
     # The op takes its statistics on the rounded v, which Inductor keeps unrounded in registers unless it is told to emulate the casts:
     # without it the result leaves the contract on inputs of magnitude 1e-3 (seen on an H200, 32760 x 1536 with an affine norm).

@@ -56,15 +56,17 @@ def test_a_table_can_be_used_here_and_holds_the_keys_of_its_op(collection: Colle
 
 
 def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_lack(collection: Collection) -> None:
-    """Each random shape by the other entries. The default order comes within 1.02 on 50 % of these shapes, within 1.05 on 63 %."""
-    chosen = []
+    """Each case by the other entries. The default order comes within 1.02 on 49 % of the random shapes, within 1.05 on 62 %."""
+    random, suites = [], []
     for file in TABLES:
         table = read_table(file)
-        chosen += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
-    close, far = shares(chosen)
-    assert len(chosen) == 396, "one shape is far from every other, and the default order is taken there"
-    assert close >= 0.64
-    assert far >= 0.77
+        random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
+        suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
+    assert (len(random), len(suites)) == (397, 147), "no case is so far from every other that the default order is taken"
+    for found, least in ((random, (0.70, 0.81)), (suites, (0.80, 0.88))):
+        close, far = shares(found)
+        assert close >= least[0]
+        assert far >= least[1]
 
 
 def test_the_stored_runs_make_the_tables_again(collection: Collection) -> None:
