@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fusebench.stats.changepoint import Cut, levels
-from fusebench.stats.segmentation import Level, board_ratio, divide_all, p_value_of
+from fusebench.stats.segmentation import Level, board_ratio, divide_all, p_values_of
 
 NIGHTS = 300
 ONE_BOARD = np.zeros(NIGHTS, dtype=np.int64)
@@ -87,9 +87,29 @@ def test_p_values_of_series_without_change_hold_what_they_say(runs: int) -> None
     _, p_values = divide_all(np.exp(nights(1500, seed=runs, runs=runs)), ONE_BOARD[:runs], Level(0.05))
     for level in (0.01, 0.05, 0.2):
         assert (p_values <= level).mean() <= level + 2 * np.sqrt(level / len(p_values))
-    assert p_value_of(4.0, 300) > p_value_of(5.0, 300) > p_value_of(9.0, 300) > 0
+    none, small, middle, large = p_values_of(np.array([0.0, 4.0, 5.0, 9.0]), 300)
+    assert none == 1 > small > middle > large > 0
 
 
 def test_the_level_is_benjamini_and_hochbergs() -> None:
     assert Level(0.05)(np.array([0.001, 0.02, 0.03, 0.9])) == pytest.approx(0.05 * 3 / 4)
     assert Level(0.05)(np.array([0.9, 0.9])) == pytest.approx(0.05 / 2)
+
+
+@pytest.mark.parametrize(
+    "boards", [ONE_BOARD, np.random.default_rng(2).integers(0, 4, NIGHTS), np.arange(NIGHTS) // 15], ids=["1", "4", "20"]
+)
+def test_parts_of_one_series_alone_are_divided_as_those_that_series_share(boards: NDArray[np.int64]) -> None:
+    """Parts of single series are computed end to end, parts that two have in common as a matrix."""
+    random = np.random.default_rng(9)
+    logs = nights(12, seed=8) + random.normal(0, 0.004, (12, 20))[:, boards]
+    for row, cut in enumerate(random.integers(60, 240, 12)):
+        logs[row, cut:] += 0.02
+        logs[row, cut + 30 :] -= 0.015
+    logs[3, random.random(NIGHTS) < 0.1] = np.nan
+    alone, _ = divide_all(np.exp(logs), boards, lambda _: 0.01)
+    twice, _ = divide_all(np.exp(np.concatenate([logs, logs])), boards, lambda _: 0.01)
+    assert sum(map(len, alone)) > 15
+    for one, other in zip(alone + alone, twice, strict=True):
+        assert [cut.index for cut in one] == [cut.index for cut in other]
+        assert [cut.p_value for cut in one] == pytest.approx([cut.p_value for cut in other])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import importlib
+import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -148,7 +150,6 @@ def history(
 def _catalogued(results: str, selected: Selected, margin: float, *, gate: bool, plot: Path | None, form: Form, json: bool) -> ExitCode:
     """Print the history of every device model in the catalogue at `results`, and return the exit code."""
     from ..config import find_project
-    from ..report.history import History, history_document, history_markdown, print_history
     from ..schema import worst_exit_code
     from ..stats.fdr import DEFAULT_RATE
     from ..store.catalogue.query import Catalogue
@@ -157,8 +158,14 @@ def _catalogued(results: str, selected: Selected, margin: float, *, gate: bool, 
     from .shared.results import open_results
 
     catalogue = Catalogue(open_results(results, find_project()).files)
+    # While DuckDB reads the files, for a fifth of a second, the reports are imported, which takes another.
+    threading.Thread(target=importlib.import_module, args=("..report.history", __package__)).start()
+    found_by_device = histories(catalogue, selected, margin=margin)
+
+    from ..report.history import History, history_document, history_markdown, print_history
+
     documents, codes = [], [ExitCode.PASS]
-    for one in histories(catalogue, selected, margin=margin):
+    for one in found_by_device:
         found = History(
             runs=one.runs, left_out=[], unreadable=[], tracks=one.tracks, figure=selected.figure, margin=margin, rate=DEFAULT_RATE
         )

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ _FEWEST_PAIRS = 30
 """A variance of fewer pairs of nights is taken of all pairs, or of all series."""
 _MOST_BOARDS = 16
 """More boards take turns so quickly that comparing each with itself finds no more."""
+_END_TO_END = 32_768
+"""Parts are laid end to end up to so many places: their arrays stay in the processor's cache."""
 _FEW = 24
 """Up to so many intervals of one length are computed one by one, by slices; and up to so many series all at once, by index arrays."""
 _TOGETHER = 8192
@@ -52,7 +54,7 @@ _MOST_CUTS = 40
 
 
 def divide_all(
-    values: Matrix, boards: Codes, level_of: Level, *, smallest_part: int = SMALLEST_PART
+    values: Matrix, boards: Codes, level_of: Callable[[NDArray[np.float64]], float], *, smallest_part: int = SMALLEST_PART
 ) -> tuple[list[list[Cut]], NDArray[np.float64]]:
     """The divisions of every series, the most significant first, and the p-value of each series: of "nothing changes".
 
@@ -74,13 +76,21 @@ def divide_all(
         groups: dict[tuple[int, int], list[int]] = {}
         for row, part in tasks:
             groups.setdefault(part, []).append(row)
+        answers: dict[tuple[int, tuple[int, int]], tuple[float, int]] = {}
+        for part, rows in groups.items():
+            if len(rows) > 1:
+                p_values, places = _best(logs[rows, slice(*part)], _of_rows(boards, rows)[..., slice(*part)], ratio, smallest_part)
+                answers |= zip([(row, part) for row in rows], zip(p_values.tolist(), places.tolist(), strict=True), strict=True)
+        alone = [(row, part) for row, part in tasks if (row, part) not in answers]
+        parts = [(logs[row, slice(*part)], _of_rows(boards, row)[slice(*part)]) for row, part in alone]
+        answers |= zip(alone, _best_of_parts(parts, ratio, smallest_part), strict=True)
         tasks = []
         for (start, end), rows in groups.items():
-            p_values, places = _best(logs[rows, start:end], _of_rows(boards, rows)[..., start:end], ratio, smallest_part)
-            for row, p_value, place in zip(rows, p_values, places, strict=True):
+            for row in rows:
+                p_value, place = answers[row, (start, end)]
                 if p_value <= level and len(found[row]) < _MOST_CUTS:
-                    found[row].append(Cut(start + int(place), float(p_value)))
-                    tasks += [(row, part) for part in _split(start, end, start + int(place)) if part[1] - part[0] >= 2 * smallest_part]
+                    found[row].append(Cut(start + place, p_value))
+                    tasks += [(row, part) for part in _split(start, end, start + place) if part[1] - part[0] >= 2 * smallest_part]
     return [_counted(logs[row], cuts, smallest_part) if cuts else [] for row, cuts in enumerate(found)], first
 
 
@@ -114,22 +124,22 @@ def board_ratio(logs: Matrix, boards: Codes) -> float:
     return max(0.0, float(np.median(relative)) ** 2 - 1.0) if len(relative) else 0.0
 
 
-def p_value_of(score: float, runs: int, smallest_part: int = SMALLEST_PART) -> float:
-    """Upper bound on the probability that the largest score in `runs` runs without a change is at least `score`.
+def p_values_of(scores: NDArray[np.float64], runs: int, smallest_part: int = SMALLEST_PART) -> NDArray[np.float64]:
+    """Upper bound on the probability that the largest score in `runs` runs without a change is at least each of `scores`.
 
-    The variance in the score is known to two thirds of the runs' degrees of freedom, those of a variance from differences; Wallace's
+    The variance in a score is known to two thirds of the runs' degrees of freedom, those of a variance from differences; Wallace's
     approximation (Ann. Math. Stat. 30 (1959) 1121) makes a normal score of it.
     """
     degrees = max(1.0, 2 / 3 * (runs - 1))
-    score = math.sqrt(degrees * math.log1p(score**2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
+    normal = np.sqrt(degrees * np.log1p(scores**2 / degrees)) * (8 * degrees + 1) / (8 * degrees + 3)
     # Rounded up to one of a few lengths: more runs have a longer tail.
     rounded = max(2 * smallest_part, math.ceil(_LENGTHS ** math.ceil(math.log(max(2, runs), _LENGTHS))))
-    scores, logs = _tail(rounded, smallest_part)
-    return float(min(1.0, math.exp(np.interp(score, scores, logs))))
+    found: NDArray[np.float64] = np.where(scores > 0, np.minimum(1.0, np.exp(np.interp(normal, *_tail(rounded, smallest_part)))), 1.0)
+    return found
 
 
-def _of_rows(boards: Codes, rows: Sequence[int]) -> Codes:
-    """The boards of some series."""
+def _of_rows(boards: Codes, rows: Any) -> Codes:
+    """The boards of a series, or of some."""
     return boards if boards.ndim == 1 else boards[rows]
 
 
@@ -146,10 +156,60 @@ def _best(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tupl
         chunk = slice(start, start + _CHUNK)
         scores, places[chunk] = _scan(logs[chunk], boards, ratio, smallest_part)
         counts = np.isfinite(logs[chunk]).sum(axis=1)
-        for row, (score, count) in enumerate(zip(scores, counts, strict=True)):
-            if score > 0:
-                p_values[start + row] = p_value_of(float(score), int(count), smallest_part)
+        for count in set(counts.tolist()):
+            p_values[chunk][counts == count] = p_values_of(scores[counts == count], count, smallest_part)
     return p_values, places
+
+
+def _best_of_parts(parts: Sequence[tuple[NDArray[np.float64], Codes]], ratio: float, smallest_part: int) -> list[tuple[float, int]]:
+    """As `_best`, for single rows (times, boards) of any length: numpy's calls would take longer on each than the computation.
+
+    The parts are laid end to end, as one series whose intervals stay within a part.
+    """
+    found: dict[int, tuple[float, int]] = {}
+    chunk, places = list[int](), 0
+    distinct = np.unique(np.concatenate([boards for _, boards in parts])) if parts else np.zeros(0, dtype=np.int64)
+    for number, (logs, boards) in enumerate(parts):
+        if len(distinct) > _MOST_BOARDS or not np.isfinite(logs).all():
+            p_values, cuts = _best(logs[None], boards, ratio, smallest_part)
+            found[number] = float(p_values[0]), int(cuts[0])
+            continue
+        here = sum(len(starts) * (length - 2 * smallest_part + 1) for starts, length in _seeded(len(logs), 2 * smallest_part))
+        if chunk and places + here > _END_TO_END:
+            found |= zip(chunk, _best_end_to_end([parts[one] for one in chunk], distinct, ratio, smallest_part), strict=True)
+            chunk, places = [], 0
+        chunk.append(number)
+        places += here
+    if chunk:
+        found |= zip(chunk, _best_end_to_end([parts[one] for one in chunk], distinct, ratio, smallest_part), strict=True)
+    return [found[number] for number in range(len(parts))]
+
+
+def _best_end_to_end(
+    parts: Sequence[tuple[NDArray[np.float64], Codes]], distinct: Codes, ratio: float, smallest_part: int
+) -> list[tuple[float, int]]:
+    """`_best_of_parts` for parts without gaps; `distinct` are the codes of all boards."""
+    on_board = distinct[:, None] == np.concatenate([boards for _, boards in parts])[None, :]
+    scores, variances, layers, ends = list[Matrix](), list[float](), list[tuple[Codes, int]](), [0]
+    places = [0]
+    for logs, boards in parts:
+        start = ends[-1]
+        ends.append(start + len(logs))
+        one, variance = _scores(logs[None], np.ones((1, len(logs)), dtype=bool), boards, on_board[:, start : ends[-1]])
+        scores.append(one)
+        variances.append(float(variance[0]))
+        here = [(starts + start, length) for starts, length in _seeded(len(logs), 2 * smallest_part)]
+        layers += here
+        places.append(places[-1] + sum(len(starts) * (length - 2 * smallest_part + 1) for starts, length in here))
+    inside = _Inside.of_all(layers, smallest_part)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        (squares,) = _Cumulative(np.concatenate(scores, axis=1), None, on_board, ratio).squares(inside)
+    found = []
+    for (logs, _), variance, start, first, last in zip(parts, variances, ends[:-1], places[:-1], places[1:], strict=True):
+        chosen = first + int(np.argmax(squares[first:last]))
+        score = np.sqrt(squares[chosen : chosen + 1] / variance)
+        found.append((float(p_values_of(score, len(logs), smallest_part)[0]), int(inside.places[chosen]) - start))
+    return found
 
 
 def _scan(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tuple[NDArray[np.float64], Codes]:
@@ -162,29 +222,13 @@ def _scan(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tupl
     logs, present, boards = logs[:, low:high], present[:, low:high], boards[low:high]
     on_board = np.unique(boards)[:, None] == boards[None, :]
     scores, variance = _scores(logs, present, boards, on_board)
-    sums = np.concatenate([np.zeros((len(logs), 1)), np.cumsum(scores, axis=1)], axis=1)
-    counts = np.concatenate([np.zeros((len(logs), 1)), np.cumsum(present, axis=1)], axis=1)
-    full = bool(present.all())
-    if full:
-        counts = counts[:1]
-    held = np.concatenate([np.zeros((len(on_board), 1)), np.cumsum(on_board, axis=1)], axis=1)  # runs on each board before each place
-    by_board = None
-    if full and ratio > 0 and 1 < len(held) <= _MOST_BOARDS:
-        by_board = np.zeros((len(scores), len(held), scores.shape[1] + 1))
-        np.cumsum(scores[:, None, :] * on_board, axis=2, out=by_board[:, :, 1:])
+    sums = _Cumulative(scores, None if present.all() else present, on_board, ratio)
     with np.errstate(invalid="ignore", divide="ignore"):
         for inside in _intervals(high - low, len(scores), smallest_part):
-            squares = _with_boards(inside, sums, by_board, held, ratio) if by_board is not None else None
-            if squares is None:
-                before, all_before = inside.since(sums), inside.since(counts)
-                after, all_after = inside.until(sums), inside.until(counts)
-                spread = 1.0 / all_before + 1.0 / all_after
-                if ratio > 0:
-                    here, there = inside.since(held), inside.until(held)
-                    spread = spread + ratio * ((here / here.sum(axis=0) - there / there.sum(axis=0)) ** 2).sum(axis=0)
-                squares = (before / all_before - after / all_after) ** 2 / spread
-                if not full:
-                    squares[(all_before < smallest_part) | (all_after < smallest_part)] = 0.0
+            squares = sums.squares(inside)
+            if sums.counts is not None:
+                few = np.minimum(inside.since(sums.counts), inside.until(sums.counts)) < smallest_part
+                squares[few] = 0.0
             flat = squares.reshape(len(squares), -1)
             chosen = np.argmax(flat, axis=1)
             found = flat[np.arange(len(flat)), chosen]
@@ -194,31 +238,69 @@ def _scan(logs: Matrix, boards: Codes, ratio: float, smallest_part: int) -> tupl
     return np.sqrt(best / variance), places
 
 
-def _with_boards(inside: _Inside, sums: Matrix, by_board: Matrix, held: Matrix, ratio: float) -> Matrix:
-    """Squared scores of all cuts by generalised least squares: a step, and a random effect of every board.
+class _Cumulative:
+    """Scores as cumulative sums, from which the score of any cut in any interval follows."""
 
-    `ratio` is the variance between boards over that of a night.
-    So nights after a cut are compared with those before it on the same boards, as far as there are any.
-    The score is linear in the sums after the cut and in those of each board: their weights are the same in every row.
-    """
-    runs = inside.whole(held)
-    left = 1.0 / (1.0 + ratio * runs)
-    shrunk = ratio * left
-    level = (left * runs).sum(axis=0)
-    on_boards = inside.whole(by_board)
-    mean = np.einsum("rb...,b...->r...", on_boards, left)
-    weights = on_boards * (level * shrunk) + mean[:, None] * left
-    after = inside.until(held)  # runs on each board from each cut on
-    both = inside.weighted(left[None], after)[0]
-    step = after.sum(axis=0) - inside.weighted(shrunk[None], after * after)[0]
-    level = inside.at_places(level)
-    squared = level * (level * step - both**2)
-    unit = np.where(squared > 0, 1.0 / np.sqrt(squared), 0.0)
-    after *= unit
-    found = inside.until(sums)
-    found *= level * unit
-    found -= inside.weighted(weights, after)
-    return np.square(found, out=found)
+    def __init__(self, scores: Matrix, present: NDArray[np.bool_] | None, on_board: NDArray[np.bool_], ratio: float) -> None:
+        """Args:
+        scores: by row and run.
+        present: where a row holds a run; None where each holds every one.
+        on_board: by board and run.
+        ratio: variance between boards over that of a night.
+        """
+        self.sums = _summed(scores)
+        self.held = _summed(on_board)
+        """Runs on each board before each place."""
+        self.counts = None if present is None else _summed(present)
+        self.ratio = ratio
+        self.by_board: Matrix | None = None
+        if present is None and ratio > 0 and 1 < len(on_board) <= _MOST_BOARDS:
+            self.by_board = _summed(scores[:, None, :] * on_board)
+
+    def squares(self, inside: _Inside) -> Matrix:
+        """Squared scores, by row, of all cuts."""
+        if self.by_board is not None:
+            return self._with_boards(inside, self.by_board)
+        counts = self.counts if self.counts is not None else np.arange(self.sums.shape[1], dtype=np.float64)[None]
+        before, all_before = inside.since(self.sums), inside.since(counts)
+        after, all_after = inside.until(self.sums), inside.until(counts)
+        spread = 1.0 / all_before + 1.0 / all_after
+        if self.ratio > 0:
+            here, there = inside.since(self.held), inside.until(self.held)
+            spread = spread + self.ratio * ((here / here.sum(axis=0) - there / there.sum(axis=0)) ** 2).sum(axis=0)
+        found: Matrix = (before / all_before - after / all_after) ** 2 / spread
+        return found
+
+    def _with_boards(self, inside: _Inside, by_board: Matrix) -> Matrix:
+        """The same by generalised least squares: a step, and a random effect of every board.
+
+        So nights after a cut are compared with those before it on the same boards, as far as there are any.
+        The score is linear in the sums after the cut and in those of each board: their weights are the same in every row.
+        """
+        runs = inside.whole(self.held)
+        left = 1.0 / (1.0 + self.ratio * runs)
+        level = (left * runs).sum(axis=0)
+        on_boards = inside.whole(by_board)
+        mean = np.einsum("rb...,b...->r...", on_boards, left)
+        weights = on_boards * (self.ratio * level * left) + mean[:, None] * left
+        after = inside.until(self.held)  # runs on each board from each cut on
+        both = inside.weighted(left[None], after)[0]
+        step = after.sum(axis=0) - self.ratio * inside.weighted(left[None], after * after)[0]
+        level = inside.at_places(level)
+        squared = level * (level * step - both**2)
+        unit = np.where(squared > 0, 1.0 / np.sqrt(squared), 0.0)
+        after *= unit
+        found = inside.until(self.sums)
+        found *= level * unit
+        found -= inside.weighted(weights, after)
+        return np.square(found, out=found)
+
+
+def _summed(values: NDArray[Any]) -> Matrix:
+    """Cumulative sums along the last axis, from 0."""
+    found = np.zeros((*values.shape[:-1], values.shape[-1] + 1))
+    np.cumsum(values, axis=-1, out=found[..., 1:])
+    return found
 
 
 def _intervals(runs: int, series: int, smallest_part: int) -> Iterator[_Inside]:
@@ -244,8 +326,8 @@ def _intervals(runs: int, series: int, smallest_part: int) -> Iterator[_Inside]:
 class _Inside:
     """The places inside some intervals, where each may be cut."""
 
-    def __init__(self, cut: Any, first: Any, last: Any, places: Codes, interval: Codes | None = None) -> None:
-        self._cut, self._first, self._last, self._interval = cut, first, last, interval
+    def __init__(self, cut: Any, first: Any, last: Any, places: Codes, counts: Codes | None = None) -> None:
+        self._cut, self._first, self._last, self._counts = cut, first, last, counts
         self.places = places
 
     @classmethod
@@ -264,9 +346,8 @@ class _Inside:
         starts = np.concatenate([starts for starts, _ in layers])
         lengths = np.repeat([length for _, length in layers], [len(starts) for starts, _ in layers])
         counts = lengths - 2 * smallest_part + 1
-        interval = np.repeat(np.arange(len(starts)), counts)
-        cut = np.arange(len(interval)) + (starts + smallest_part - np.cumsum(counts) + counts)[interval]
-        return cls(cut, starts, starts + lengths, cut, interval)
+        cut = np.arange(int(counts.sum())) + np.repeat(starts + smallest_part - np.cumsum(counts) + counts, counts)
+        return cls(cut, starts, starts + lengths, cut, counts)
 
     def since(self, sums: Matrix) -> Matrix:
         """From the start of each interval to each place in it; `sums` are cumulative, by row."""
@@ -286,8 +367,8 @@ class _Inside:
     def weighted(self, weights: Matrix, values: Matrix) -> Matrix:
         """Sums of `values` (boards, places) with the `weights` (rows, boards, intervals) of each place's interval, by row and place."""
         found: Matrix
-        if self._interval is not None:
-            found = np.einsum("rbp,bp->rp", weights.take(self._interval, axis=2), values)
+        if self._counts is not None:
+            found = np.einsum("rbp,bp->rp", self.at_places(weights), values)
         elif values.ndim == 2:
             found = weights[:, :, 0] @ values
         else:
@@ -300,7 +381,7 @@ class _Inside:
 
     def at_places(self, values: Matrix) -> Matrix:
         """Values by interval as values by place, for numpy to broadcast."""
-        return values if self._interval is None else values.take(self._interval, axis=-1)
+        return values if self._counts is None else np.repeat(values, self._counts, axis=-1)
 
 
 def _scores(logs: Matrix, present: NDArray[np.bool_], boards: Codes, on_board: NDArray[np.bool_]) -> tuple[Matrix, NDArray[np.float64]]:
@@ -318,7 +399,7 @@ def _scores(logs: Matrix, present: NDArray[np.bool_], boards: Codes, on_board: N
     if weeks >= _FEWEST_PAIRS and bool(present.all()):
         # Each board's own level is no drift.
         ones = on_board.astype(np.float64)
-        levelled = scores - (scores @ ones.T / ones.sum(axis=1)) @ ones
+        levelled = scores - (scores @ ones.T / np.maximum(1.0, ones.sum(axis=1))) @ ones
         means = levelled[:, : weeks * _WEEK].reshape(len(scores), weeks, _WEEK).mean(axis=2)
         # The median of squared differences, because a level's first week would dominate their mean.
         week = (_row_median(np.abs(np.diff(means, axis=1))) / _MAD) ** 2 / 2 * _WEEK
