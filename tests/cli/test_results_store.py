@@ -112,6 +112,8 @@ def test_nothing_is_measured_for_a_store_that_takes_nothing(
     for one, expected in zip(said, words, strict=True):
         assert expected in one.stderr
         assert "Traceback" not in one.stderr
+    assert said[3].stderr.index("waiting: s3://") < said[3].stderr.index("error: s3://"), "a wait of 15 s says what for"
+    assert not any("waiting:" in said[number].stderr for number in (0, 1, 2, 4)), "these are certain at once"
     assert not workers.tasks
     assert not (project / "results" / "runs").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 from pathlib import Path
@@ -112,6 +113,46 @@ def test_no_credentials_no_server_and_no_bucket_are_told_apart(monkeypatch: pyte
     monkeypatch.delenv(bench.SECRET)
     with pytest.raises(StoreCredentialsError, match="none were found"):
         Store(URL).require_writable()
+
+
+@pytest.mark.usefixtures("s3")
+def test_a_server_that_never_answers_is_named_while_it_is_waited_for_and_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fsspec.config import conf
+
+    told: list[str] = []
+    monkeypatch.setitem(conf, "s3", {"config_kwargs": {"read_timeout": 1}})
+    monkeypatch.setattr(files, "SILENT_S", 0.2)
+    monkeypatch.setattr(files, "FIRST_CONTACT_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv(bench.ENDPOINT, f"http://127.0.0.1:{silent.getsockname()[1]}")
+        store = Store(URL, tell=told.append)
+        with pytest.raises(StoreUnreachableError, match="cannot be reached"):
+            store.names("runs")
+    assert told == [f"no answer for 0.2 s from {URL}/runs"]
+
+
+@pytest.mark.usefixtures("s3")
+def test_further_attempts_are_told_once_with_their_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(bench.ENDPOINT, "http://127.0.0.1:9")
+    monkeypatch.setattr(files, "SILENT_S", 60.0)
+    told, pauses = list[str](), list[float]()
+    with pytest.raises(StoreUnreachableError):
+        Store(URL, tell=told.append, pause=pauses.append).names("runs")
+    assert len(pauses) == ATTEMPTS - 1
+    assert len(told) == 1
+    assert "cannot be reached" in told[0]
+    assert "trying again for about" in told[0]
+
+
+def test_a_store_that_was_reached_is_tried_for_longer(s3: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "FIRST_CONTACT_S", 0.0)
+    store = Store(URL)
+    store.write("one", b"1")
+    s3.spoil(dropped, method="GET", times=3)
+    assert store.read("one") == b"1"
+    s3.spoil(dropped, method="GET", times=3)
+    with pytest.raises(StoreUnreachableError):
+        Store(URL).read("one")
 
 
 def test_another_kind_of_store_needs_its_package() -> None:

@@ -6,6 +6,7 @@ command's `Results`, and new ones are written to this machine first and uploaded
 
 from __future__ import annotations
 
+import functools
 import shlex
 import shutil
 import tempfile
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .output import patience, remark
+from .output import remark
 
 if TYPE_CHECKING:
     from ...config import Project
@@ -176,13 +177,12 @@ def open_results(text: str | None, project: Project) -> Results:
         return Results(project=there, own=there)
     from ...store.remote.kept import CALIBRATION, fetch_calibrations
 
-    store = Store(text)
+    store = Store(text, tell=functools.partial(remark, "waiting"))
     mirror = Path(tempfile.mkdtemp(prefix="fusebench-results-"))
     opened = Results(project=msgspec.structs.replace(project, results=mirror), own=project, store=store)
     weakref.finalize(opened, shutil.rmtree, mirror, ignore_errors=True)
     own = project.results / CALIBRATION
     if own.is_dir():
         shutil.copytree(own, mirror / CALIBRATION)
-    with patience(f"reaching {store.url}"):
-        fetch_calibrations(store, mirror)
+    fetch_calibrations(store, mirror)
     return opened

@@ -5,9 +5,11 @@ from __future__ import annotations
 import posixpath
 import random
 import re
+import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ...errors import UsageError
@@ -17,6 +19,10 @@ from .faults import LASTING, StoreDamageError, StorePackageError, StoreUnreachab
 ATTEMPTS = 6
 FIRST_PAUSE_S = 0.5
 """Pause before the second attempt; each further one is twice as long, so that six attempts outlast 15 s without a server."""
+FIRST_CONTACT_S = 20.0
+"""A store that has never answered is not asked again after so long: one whose address nobody answers costs 10 s at every attempt."""
+SILENT_S = 3.0
+"""An attempt that takes longer is told."""
 _RENAMES = frozenset({"file", "local", "sftp", "ssh"})
 """Stores with folders and a rename. The others are object stores: a file appears there when its upload is complete."""
 _CREATES = frozenset({"s3", "gs", "gcs", "az", "abfs"})
@@ -50,8 +56,12 @@ def is_url(text: str) -> bool:
 class Store:
     """A folder on a store.  All paths are relative to it, with `/`.  Every method raises a `StoreError` after the last attempt."""
 
-    def __init__(self, url: str, *, pause: Callable[[float], None] = time.sleep) -> None:
+    def __init__(self, url: str, *, pause: Callable[[float], None] = time.sleep, tell: Callable[[str], None] = lambda _: None) -> None:
         """Connect to `url`; nothing is read yet.
+
+        Args:
+            pause: waits so many seconds.
+            tell: takes a sentence for the person who waits: of an attempt that takes long, and of the first one that failed.
 
         Raises:
             StorePackageError: no installed package reaches such a store.
@@ -59,7 +69,8 @@ class Store:
         """
         self.url = re.sub(r"://([^/@:]+):[^/@]*@", r"://\1:…@", url.rstrip("/"))
         """The URL for messages: without a password."""
-        self._pause = pause
+        self._pause, self._tell = pause, tell
+        self._reached = False
         try:
             from fsspec.core import url_to_fs
         except ModuleNotFoundError as error:
@@ -203,14 +214,33 @@ class Store:
             raise
 
     def _tried(self, action: Callable[[], T], path: str, *, writing: bool) -> T:
+        began = time.monotonic()
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                return action()
+                with self._watched(path):
+                    found = action()
+                self._reached = True
+                return found
             except FileExistsError:
                 raise
             except Exception as error:
                 fault = store_fault(error, self.where(path), writing=writing)
-                if attempt == ATTEMPTS or isinstance(fault, self._lasting):
+                self._reached |= not isinstance(fault, StoreUnreachableError)
+                given_up = not self._reached and time.monotonic() - began > FIRST_CONTACT_S
+                if attempt == ATTEMPTS or given_up or isinstance(fault, self._lasting):
                     raise fault from error
+                if attempt == 1:
+                    self._tell(f"{fault}; trying again for about {FIRST_PAUSE_S * (2 ** (ATTEMPTS - 1) - 1):.0f} s")
             self._pause(FIRST_PAUSE_S * 2 ** (attempt - 1) * random.uniform(0.75, 1.25))
         raise AssertionError("unreachable")
+
+    @contextmanager
+    def _watched(self, path: str) -> Iterator[None]:
+        """Tell if the block takes long."""
+        timer = threading.Timer(SILENT_S, self._tell, [f"no answer for {SILENT_S:g} s from {self.where(path)}"])
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
