@@ -132,3 +132,7 @@ def test_a_folder_of_results_stands_in_for_the_projects_own(
     wrong = fusebench("catalogue", "publish", str(tmp_path / "elsewhere" / "runs"), *elsewhere)
     assert wrong.exit_code == ExitCode.USAGE
     assert "expected the URL" in wrong.stderr
+    for command in (["catalogue", "rebuild"], ["baseline", "show"], ["history"], ["gate", "latest"]):
+        absent = fusebench(*command, "--results", str(tmp_path / "mistyped"))
+        assert absent.exit_code == ExitCode.USAGE
+        assert f"no such folder: {tmp_path / 'mistyped'}" in absent.stderr

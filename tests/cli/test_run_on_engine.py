@@ -365,6 +365,19 @@ def test_an_engine_that_is_not_installed_is_named(fusebench: Fusebench, project:
     assert outcome.exit_code == ExitCode.USAGE
     assert "the package parsl" in outcome.stderr
     assert "[cluster]" in outcome.stderr
+    assert "shards and the engine's logs" not in outcome.stderr, "no such folder is left"
+
+
+def test_a_kernel_that_nobody_knows_is_refused_before_the_engine_starts(
+    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a cluster, the shards would wait in a queue first."""
+    started: list[Any] = []
+    monkeypatch.setattr("fusebench.fleet.cluster.run_on_engine", lambda *request: started.append(request) or [])
+    outcome = fusebench("run", "--suite", "many", "--device", "cpu", "--kernel", "plian", "--on", "local")
+    assert outcome.exit_code == ExitCode.USAGE
+    assert "unknown kernel 'plian'" in outcome.stderr
+    assert not started, project
 
 
 def test_options_that_cannot_stand_beside_an_engine_are_refused(fusebench: Fusebench, project: Path) -> None:

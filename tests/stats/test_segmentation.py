@@ -106,6 +106,8 @@ def test_parts_of_one_series_alone_are_divided_as_those_that_series_share(boards
     for row, cut in enumerate(random.integers(60, 240, 12)):
         logs[row, cut:] += 0.02
         logs[row, cut + 30 :] -= 0.015
+    logs[5] = nights(1, seed=4)[0]
+    logs[5, -7:] += 0.1  # the part after it is too short to be divided
     logs[3, random.random(NIGHTS) < 0.1] = np.nan
     alone, _ = divide_all(np.exp(logs), boards, lambda _: 0.01)
     twice, _ = divide_all(np.exp(np.concatenate([logs, logs])), boards, lambda _: 0.01)

@@ -140,6 +140,7 @@ def test_the_command_prints_and_judges_a_catalogue(tmp_path: Path, monkeypatch: 
     refused = CliRunner().invoke(app, ["history", "--results", str(tmp_path), "runs"])
     assert refused.exit_code == ExitCode.USAGE
     assert "name no RUNS" in refused.stderr
+    (tmp_path / "none").mkdir()
     empty = CliRunner().invoke(app, ["history", "--results", str(tmp_path / "none")])
     assert empty.exit_code == ExitCode.USAGE
     assert f"{tmp_path / 'none'}: the catalogue is empty" in empty.stderr

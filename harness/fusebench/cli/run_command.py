@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from ..runner.session import Outcome
     from ..schema import Run, SamplingPlan
     from .shared.results import Results
+    from .shared.selection import Selection
 
 
 def run(
@@ -106,7 +107,7 @@ def run(
     # Everything that the command line can have wrong comes before the kernels and the engine, whose imports take seconds.
     require_timer(timer)
     part = parse_shard(shard) if shard is not None else None
-    opened = open_results(results, find_project())
+    opened = open_results(results, find_project(), new=True)
     resume, stopped = _stopped(resume, opened.own) if resume is not None else (None, None)
     if stopped is not None and not (suite or op or kernel or case):
         suite, op, kernel, case = selection_of(stopped)
@@ -116,7 +117,7 @@ def run(
     if stopped is not None:
         require_same_selection(stopped, suites, op, kernel, case, shard=str(part or ""))
     if on is not None:
-        _run_on_engine(context, opened, on, shards=shards, baseline=baseline, margin=margin, out=out)
+        _run_on_engine(context, opened, selection, on, shards=shards, baseline=baseline, margin=margin, out=out)
     boards = _boards(device, stopped)
     target = boards[0]
     require_timer(timer, target.kind)
@@ -181,6 +182,7 @@ def _sampling_plan(kind: str, cache: CacheState, stopped: Run | None, changes: M
 def _run_on_engine(
     context: typer.Context,
     opened: Results,
+    selection: Selection,
     on: str,
     *,
     shards: int | None,
@@ -190,7 +192,10 @@ def _run_on_engine(
 ) -> NoReturn:
     """Measure every shard on an engine, join them, show and publish the whole, and end the command."""
     from .shared.engine_work import measure_on_engine
+    from .shared.selection import with_kernels
 
+    if selection.kernel is not None:
+        with_kernels(selection)  # a shard would refuse the name after its time in a queue
     outcome = measure_on_engine(context, opened, on, shards=shards, baseline=baseline, margin=margin, out=out)
     show_run(outcome, json=context.params["json"], resumable=False)
     opened.publish(outcome.folder)

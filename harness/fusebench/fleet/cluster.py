@@ -79,6 +79,7 @@ def run_on_engine(request: ClusterRequest, reporter: Reporter) -> list[Path]:
     # Parsl starts its own programs by name, and they lie beside this Python.
     os.environ["PATH"] = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     reporter.begin()
+    reporter.note(f"shards and the engine's logs are in {request.out}")
     folders: dict[int, Path] = {}
     try:
         with parsl.load(config) as engine:
@@ -107,9 +108,10 @@ def run_on_engine(request: ClusterRequest, reporter: Reporter) -> list[Path]:
     if lost:
         options = [*request.command, *request.judged_by, "--shard", f"{lost[0]}/{count}", "--out", str(_out(request, lost[0]))]
         again = shlex.join(["fusebench", "run", *options])
+        kept = f"; the others are kept in {request.out / SHARDS_FOLDER}" if folders else ""
         raise ShardLostError(
-            f"shards {', '.join(f'{number}/{count}' for number in lost)} could not be measured; the others are kept in "
-            f"{request.out / SHARDS_FOLDER}; measure each that is missing by `{again}`, and join all with `fusebench join`"
+            f"shards {', '.join(f'{number}/{count}' for number in lost)} could not be measured{kept}; "
+            f"measure each that is missing by `{again}`, and join all with `fusebench join`"
         )
     return [folders[number] for number in sorted(folders)]
 

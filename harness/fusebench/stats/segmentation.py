@@ -170,7 +170,7 @@ def _best_of_parts(parts: Sequence[tuple[NDArray[np.float64], Codes]], ratio: fl
     chunk, places = list[int](), 0
     distinct = np.unique(np.concatenate([boards for _, boards in parts])) if parts else np.zeros(0, dtype=np.int64)
     for number, (logs, boards) in enumerate(parts):
-        if len(distinct) > _MOST_BOARDS or not np.isfinite(logs).all():
+        if len(logs) < 2 * smallest_part or len(distinct) > _MOST_BOARDS or not np.isfinite(logs).all():
             p_values, cuts = _best(logs[None], boards, ratio, smallest_part)
             found[number] = float(p_values[0]), int(cuts[0])
             continue

@@ -12,7 +12,7 @@ import typer
 
 from ...errors import UsageError
 from .options import option_names
-from .output import command_line, remark
+from .output import command_line
 
 if TYPE_CHECKING:
     from ...runner.session import Outcome
@@ -66,7 +66,6 @@ def measure_on_engine(
         results=packed_results(opened.project.results, named),
         judged_by=tuple(judged_by),
     )
-    remark("note", f"shards and the engine's logs are in {folder}")
     folders = run_on_engine(request, make_reporter())
     joined = JoinRequest(
         project=opened.project,

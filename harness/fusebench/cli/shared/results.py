@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ...errors import UsageError
 from .output import remark
 
 if TYPE_CHECKING:
@@ -157,14 +158,17 @@ class Results:
         remark("published", self.store.where(target))
 
 
-def open_results(text: str | None, project: Project) -> Results:
+def open_results(text: str | None, project: Project, *, new: bool = False) -> Results:
     """The results at `text`, a folder or a URL; those of the project without one.
 
     Calibrations of a store are downloaded at once; the project's own stand in for those that it lacks.
 
+    Args:
+        new: whether the folder may be absent, because the command makes it.
+
     Raises:
         StoreError: the store cannot be read.
-        UsageError: the URL names no bucket or folder.
+        UsageError: the URL names no bucket or folder, or there is no such folder.
     """
     import msgspec
 
@@ -173,7 +177,10 @@ def open_results(text: str | None, project: Project) -> Results:
     if text is None:
         return Results(project=project, own=project)
     if not is_url(text):
-        there = msgspec.structs.replace(project, results=Path(text).expanduser().absolute())
+        folder = Path(text).expanduser().absolute()
+        if not new and not folder.is_dir():
+            raise UsageError(f"--results {text}: no such folder: {folder}; expected a folder of results, or the URL of a store")
+        there = msgspec.structs.replace(project, results=folder)
         return Results(project=there, own=there)
     from ...store.remote.kept import CALIBRATION, fetch_calibrations
 
