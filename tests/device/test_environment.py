@@ -88,6 +88,17 @@ def test_the_commit_and_its_dirtiness_are_recorded(checkout) -> None:
     assert dirty.git_commit == clean.git_commit
 
 
+def test_runs_in_the_project_make_no_difference_to_its_commit(checkout) -> None:
+    """Planted defect: in a new project, whose .gitignore nobody wrote, a killed run's own journal kept it from being gone on with."""
+    device = resolve_device("cpu")
+    for folder in ("results/runs/.20260901T030000Z_1a2b3c.unfinished", "results/catalogue/v1"):
+        (checkout / folder).mkdir(parents=True)
+        (checkout / folder / "run.json").write_text("{}")
+    assert not environment_of(device, checkout).git_dirty
+    (checkout / "results" / "helper.py").write_text("")
+    assert environment_of(device, checkout).git_dirty
+
+
 def test_a_commit_named_in_the_environment_stands_in_for_missing_history(tmp_path, monkeypatch) -> None:
     device = resolve_device("cpu")
     monkeypatch.delenv("FUSEBENCH_COMMIT", raising=False)

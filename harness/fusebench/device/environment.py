@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from .. import __version__
+from ..config import find_project
 from ..schema import Environment
 from . import nvml as nvml_backend
 from .cpu_process import expected_settings
@@ -22,6 +23,8 @@ from .triton_programs import ToolError, assembler_version
 COMMIT_VARIABLE = "FUSEBENCH_COMMIT"
 
 GIT_TIMEOUT_S = 20.0
+WRITTEN = ("runs", "catalogue")
+"""Folders of the results that commands fill."""
 
 
 def environment_of(device: Device, project_root: Path, monitor: GpuMonitor | None = None) -> Environment:
@@ -94,7 +97,10 @@ def context_of(reading: GpuReading) -> dict[str, Any]:
 
 
 def git_state(root: Path, unreadable: dict[str, str]) -> tuple[str, bool]:
-    """Commit of the checkout around `root`, and whether tracked or untracked files differ from it.
+    """Commit of the checkout around `root`, and whether tracked or untracked files differ from it, other than the runs of the project.
+
+    Runs and their catalogue lie in the project's results, and no kernel reads them: without this, a run's own journal would make its
+    checkout differ, and a killed run could not be gone on with.
 
     `FUSEBENCH_COMMIT` names the commit where the sources travel without their history (a container, a copied tree); it is not checked.
     Outside a checkout, or without git, the result is an empty commit and False, with the reason under `git` in `unreadable`.
@@ -104,7 +110,9 @@ def git_state(root: Path, unreadable: dict[str, str]) -> tuple[str, bool]:
         return named, False
     try:
         commit = _git(root, "rev-parse", "HEAD")
-        return commit, bool(_git(root, "status", "--porcelain"))
+        results = os.path.relpath(find_project(root).results, root.resolve())
+        written = [] if results.startswith(os.pardir) else [f":(exclude){results}/{folder}" for folder in WRITTEN]
+        return commit, bool(_git(root, "status", "--porcelain", "--", ":(top)", *written))
     except (OSError, subprocess.SubprocessError) as error:
         detail = (error.stderr or "").strip() if isinstance(error, subprocess.CalledProcessError) else ""
         unreadable["git"] = detail.partition("\n")[0] or str(error)

@@ -46,7 +46,7 @@ def require_same(
         if not now.git_commit:
             differences.append("an unknown commit (set FUSEBENCH_COMMIT where sources travel without history)")
         if now.git_dirty:
-            differences.append("uncommitted changes, which may differ")
+            differences.append("uncommitted changes, which may differ (`git status` names them; what is no source belongs into .gitignore)")
     if differences:
         raise UsageError(
             f"--resume: {what} cannot be gone on with, because results would not be of one kind: {'; '.join(differences)}; "
