@@ -205,9 +205,9 @@ def _best_end_to_end(
     with np.errstate(invalid="ignore", divide="ignore"):
         (squares,) = _Cumulative(np.concatenate(scores, axis=1), None, on_board, ratio).squares(inside)
     found = []
-    for (logs, _), variance, start, first, last in zip(parts, variances, ends[:-1], places[:-1], places[1:], strict=True):
+    for (logs, _), spread, start, first, last in zip(parts, variances, ends[:-1], places[:-1], places[1:], strict=True):
         chosen = first + int(np.argmax(squares[first:last]))
-        score = np.sqrt(squares[chosen : chosen + 1] / variance)
+        score = np.sqrt(squares[chosen : chosen + 1] / spread)
         found.append((float(p_values_of(score, len(logs), smallest_part)[0]), int(inside.places[chosen]) - start))
     return found
 
