@@ -179,7 +179,8 @@ def _compressed(losses: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
     """See `CLOSE_LOSS`; of either sign."""
     import numpy
 
-    return numpy.sign(losses) * CLOSE_LOSS * numpy.log1p(numpy.abs(losses) / CLOSE_LOSS)
+    found: numpy.ndarray[Any, Any] = numpy.copysign(CLOSE_LOSS * numpy.log1p(numpy.abs(losses) / CLOSE_LOSS), losses)
+    return found
 
 
 def _expanded(loss: float) -> float:
