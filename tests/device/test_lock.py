@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import subprocess
 import sys
 
 import pytest
 
 from fusebench.device import device_lock, resolve_device, wanted_by_others
-from fusebench.device.lock import lock_path
+from fusebench.device.lock import describe_holder, lock_path
 from fusebench.errors import DeviceUnfitError
 
 HOLD = """
@@ -76,6 +77,13 @@ def test_a_note_of_a_dead_process_is_not_believed() -> None:
         note.write_text("{half a no")
         with pytest.raises(DeviceUnfitError, match="left no note"), device_lock(device):
             pass
+
+
+@pytest.mark.parametrize("pid", [-3, 0, 2**31, 2**70])
+def test_a_note_with_a_number_that_no_process_has_is_no_note(tmp_path, pid: int) -> None:
+    note = tmp_path / "note.json"
+    note.write_text(json.dumps({"pid": pid, "started": 1.0, "command": "x", "since": "2026-01-01T00:00:00+00:00", "host": platform.node()}))
+    assert describe_holder(note) == "its holder left no note"
 
 
 def test_waiting_takes_the_lock_when_the_other_run_ends() -> None:

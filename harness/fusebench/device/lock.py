@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -37,7 +37,7 @@ TICKET = ".waits-"
 class Holder(msgspec.Struct, frozen=True, kw_only=True):
     """The process that took the lock."""
 
-    pid: int
+    pid: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
     started: float
     """Process start, seconds since the epoch: it distinguishes the holder from a process that reuses its pid."""
     command: str
