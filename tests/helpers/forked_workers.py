@@ -21,6 +21,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import IO, Any
 
+TESTS = str(Path(__file__).parents[1])
+
 
 class ForkedProcess(ForkServerProcess):
     """A process with the environment and the folder that its parent had when it started it."""
@@ -59,6 +61,15 @@ def forking() -> Forking:
             "helpers.preloaded",
         ]
     )
+    # Python 3.11 hands the server no path: without the tests' folder it would pass over `helpers.preloaded` and say nothing.
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join([TESTS, *([before] if before else [])])
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
     os.register_at_fork(after_in_child=_keep_server)
     return context
 
@@ -107,7 +118,6 @@ class ForkedModule:
         else:
             answering = os.dup(stdout.fileno())
         context = forking()
-        forkserver.ensure_running()
         target = functools.partial(
             run_as_main,
             command[module:],
@@ -182,10 +192,8 @@ def run_as_main(
 def fork_from_here() -> str:
     """Python source after which a new interpreter forks its worker processes from this session's server."""
     forking()
-    forkserver.ensure_running()
     address = forkserver._forkserver._forkserver_address  # type: ignore[attr-defined]
-    tests = str(Path(__file__).parents[1])
-    return f"import sys; sys.path.append({tests!r}); from helpers.forked_workers import use_server; use_server({address!r})\n"
+    return f"import sys; sys.path.append({TESTS!r}); from helpers.forked_workers import use_server; use_server({address!r})\n"
 
 
 def use_server(address: str) -> None:
