@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from fusebench.judge.crosscheck import BatchPair, believed_us, below_limit, credited_us, hidden_time, slowed_baseline
+from fusebench.judge.crosscheck import BatchPair, believed_us, below_limit, credited_us, hidden_time, slowed_baseline, untimed_batches
 
 
 def pairs(claimed_us: float, true_us: float, *, noise_us: float = 20.0, seed: int = 0) -> list[BatchPair]:
@@ -58,3 +58,11 @@ def test_a_clock_that_lies_in_some_batches_earns_little() -> None:
     assert believed_us(drifting) == [pair.candidate_us for pair in drifting], "both are faster, as when clocks rise"
     busy = [BatchPair(500.0, 900.0, 1000.0, 1400.0)] * 5 + [BatchPair(500.0, 900.0, 9000.0, 9400.0)]
     assert believed_us(busy) == [500.0] * 6, "another program slowed the split chain"
+
+
+def test_a_candidate_does_not_choose_which_batches_count() -> None:
+    """Of two batches no judgement would say anything, and it is the candidate's process that says which have times."""
+    assert untimed_batches([""] * 6 + ["lost"] * 6) == ""
+    assert untimed_batches([""] * 5 + ["lost records"] * 7) == "5 of 12 batches could be timed: lost records"
+    assert untimed_batches([""] * 3) == ""
+    assert untimed_batches(["", ""]) == "2 of 2 batches could be timed: the time was too short"

@@ -57,6 +57,13 @@ def test_a_process_that_grows_its_heap_is_honest() -> None:
     assert unclaimed_us(outside(*[210.0] * 6, -3.0, 12.0, -20.0, 5.0, -40.0, 8.0)) == 0.0
 
 
+def test_few_batches_are_held_to_the_account_too() -> None:
+    """A candidate that stalls where no clock runs makes the time end after three."""
+    few = outside(*[400.0] * 3)
+    assert unclaimed_us(few) == 400.0
+    assert "used 400 us of CPU time more" in hidden_cpu(few, PAIRS[:3])
+
+
 def test_a_busy_machine_accuses_nobody() -> None:
     assert hidden_cpu(outside(*[400.0] * 12, baseline_us=(700.0, 1500.0, 900.0)), PAIRS) == ""
 

@@ -31,6 +31,8 @@ SLOWED, SLOWED_LEAST_US = 1.3, 20.0
 """Times on a GPU by which the baseline may be slower between the candidate's batches than before them, and the least such time that is held
 against a candidate.  An H200's clocks vary by 10 %.  Beside another program, chains of 5 and 17 us became 4 to 7 us slower there."""
 
+TIMED_SHARE = 0.5
+"""Share of the batches that must have times; of two batches alone, no judgement here would say anything."""
 LEAST_SHARE = 0.8
 """Least time that a batch is credited with, as a share of what most batches take: honest ones differ by less on an idle machine."""
 
@@ -95,16 +97,20 @@ def unclaimed_us(outside: Sequence[CpuPair], *, excused: bool = False) -> float:
     """CPU time per call to add to the times that the candidate claims, so that hidden work earns nothing; 0 where there is none.
 
     `excused`: without the time of other threads during the calls.
-
-    Only the later half of the batches counts: until a new process has grown its heap, its harness works up to 200 us a call longer than
-    the baseline's, which has run for long (two cores, 14 processes).
     """
-    late = outside[len(outside) // 2 :]
+    late = _accounted(outside)
     if len(late) < 3:
         return 0.0
     # Below the median: batches that waited hide nothing, and an honest kernel's difference lies on both sides of zero.
     hidden = (pair.hidden_us - pair.others_us * excused for pair in late)
     return max(0.0, statistics.quantiles(hidden, n=5)[1])
+
+
+def _accounted(outside: Sequence[CpuPair]) -> Sequence[CpuPair]:
+    """The later half of the batches: until a new process has grown its heap, its harness works up to 200 us a call longer than the
+    baseline's, which has run for long (two cores, 14 processes).  All of fewer than six, whose calls are long beside that.
+    """
+    return outside[len(outside) // 2 :] if len(outside) >= 6 else outside
 
 
 def unexcluded_us(outside: Sequence[CpuPair]) -> float:
@@ -113,7 +119,7 @@ def unexcluded_us(outside: Sequence[CpuPair]) -> float:
 
     The highest fifth of the later half of the batches: of six, the true median lies above it once in twenty times.
     """
-    late = outside[len(outside) // 2 :]
+    late = _accounted(outside)
     if len(late) < 3:
         return 0.0
     return max(0.0, statistics.quantiles((pair.hidden_us for pair in late), n=5)[3] - unclaimed_us(outside))
@@ -125,7 +131,7 @@ def hidden_cpu(outside: Sequence[CpuPair], pairs: Sequence[BatchPair]) -> str:
     A claim beyond the baseline's time is let be, as by `hidden_time`: on a busy machine, an honest kernel of 4.2 ms beside a split chain of
     0.4 ms seemed to hide 0.9 ms.
     """
-    if len(outside) < 6:
+    if len(outside) < 3:
         return ""
     baseline = statistics.median(pair.baseline_us for pair in pairs)
     claimed = statistics.median(pair.candidate_us for pair in pairs)
@@ -147,6 +153,19 @@ def _spread(values: Sequence[float]) -> float:
     """Interquartile range."""
     low, _, high = statistics.quantiles(values, n=4)
     return high - low
+
+
+def untimed_batches(untimed: Sequence[str]) -> str:
+    """Why too few batches have times: the process itself says which have, so that it could choose; empty if enough have.
+
+    Args:
+        untimed: of each batch, why it has no times; empty if it has.
+    """
+    timed = sum(not text for text in untimed)
+    if timed >= max(3, TIMED_SHARE * len(untimed)):
+        return ""
+    reason = next((text for text in untimed if text), "the time was too short")
+    return f"{timed} of {len(untimed)} batches could be timed: {reason}"
 
 
 def slowed_baseline(alone_us: Sequence[float], pairs: Sequence[BatchPair]) -> str:

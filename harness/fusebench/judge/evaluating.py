@@ -31,6 +31,7 @@ from .crosscheck import (
     slowed_baseline,
     unclaimed_us,
     unexcluded_us,
+    untimed_batches,
 )
 from .exchange import Exchange
 from .failures import CandidateError
@@ -300,8 +301,7 @@ class Evaluating(LoadedCandidate):
         exchange = Exchange(baseline, judge.expected, phases=self._phases, names=(SPLIT_CALLS, SPLIT_CALLS))
         judge.time(exchange, stages.PAIRS[self._task.stage], until)
         found = judge.found
-        if len(found.pairs) < 2:
-            reason = next((text for text in found.untimed if text), "its calls could not be timed")
+        if reason := untimed_batches(found.untimed):
             return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
         if reason := late_work(found.late_shares):
             return {"status": EvaluationStatus.HACKED, "reason": reason}
