@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-import sys
 from multiprocessing import forkserver
 
-from helpers.forked_workers import forking
+from helpers.forked_workers import end_by_import_of, forking
 
 
 def test_the_server_outlives_a_client_that_is_killed_before_it_has_asked() -> None:
@@ -24,11 +23,7 @@ def test_the_server_outlives_a_client_that_is_killed_before_it_has_asked() -> No
 
 
 def test_processes_inherit_what_the_server_imported_for_the_tests() -> None:
-    process = forking().Process(target=end_by_what_is_imported)
+    process = forking().Process(target=end_by_import_of, args=("helpers.preloaded",))
     process.start()
     process.join()
     assert process.exitcode == 7
-
-
-def end_by_what_is_imported() -> None:
-    os._exit(7 if "helpers.preloaded" in sys.modules else 8)
