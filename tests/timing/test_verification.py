@@ -162,7 +162,7 @@ def test_a_call_that_leaves_a_thread_at_work_is_suspicious_although_its_output_i
         stop.set()
     assert timings.wrong == {}
     assert "threads that a call started were alive when it returned" in timings.suspicious[KERNEL]
-    assert set(timings.suspicious) == {KERNEL}
+    assert set(timings.suspicious) == {KERNEL}, timings.suspicious
 
 
 def test_a_replaced_clock_changes_no_time(measured: Callable[..., CaseTimings], monkeypatch: pytest.MonkeyPatch) -> None:
