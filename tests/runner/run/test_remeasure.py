@@ -290,7 +290,7 @@ def test_processes_of_the_first_measurement_confirm_nothing(bench: Bench, case: 
     assert fresh_of(engine.record(), "even") == PROCESSES
 
 
-def test_fresh_processes_time_a_suspect_in_its_usual_company_and_the_others_keep_their_figures(
+def test_fresh_processes_time_suspects_and_the_baseline_kernel_alone_and_the_others_keep_their_figures(
     bench: Bench, case: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     known_scatter(monkeypatch)
@@ -301,7 +301,7 @@ def test_fresh_processes_time_a_suspect_in_its_usual_company_and_the_others_keep
     timed = {one.kernel: one.measurement for one in engine.record().results if one.measurement is not None}
     tasks = [task for worker in bench.pool.started for task in worker.tasks if isinstance(task, TimeTask)]
     assert len(tasks) == PROCESSES
-    assert {frozenset(task.kernels) for task in tasks} == {frozenset(timed)}, "beside fewer kernels the suspect would take less time"
+    assert {frozenset(task.kernels) for task in tasks} == {frozenset({GOOD, SPLIT})}
     processes = {kernel: {one.process for one in engine.samples if one.arm == kernel} for kernel in timed}
     for kernel in (GOOD, SPLIT):
         assert timed.pop(kernel).looks == 4

@@ -6,7 +6,7 @@ makes no false alarm; false passes are bounded by `LOOKS_PASS_LEVEL` (docs/stati
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -84,13 +84,9 @@ def replies_of(summary: CaseSummary, samples: Iterable[Sample], first: int) -> l
     ]
 
 
-def in_company(results: Iterable[Result]) -> list[Result]:
-    """The results to time in fresh processes: every timed kernel of the case, the suspects among them.
-
-    A kernel takes less time beside fewer others, because more of its code is left in the instruction caches from its last call: on an
-    H200, unchanged kernels of 3 to 10 us read 1.9 % less beside 6 arms than beside 11, and those of 10 to 50 us 0.3 %.
-    """
-    return [one for one in results if one.status is Status.MEASURED]
+def timed_again(results: Iterable[Result], again: Container[str]) -> list[Result]:
+    """The results to time in fresh processes: those of the kernels that get new figures."""
+    return [one for one in results if one.status is Status.MEASURED and one.kernel in again]
 
 
 def remeasured(results: Iterable[Result]) -> tuple[str, ...]:

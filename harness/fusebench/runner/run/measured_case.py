@@ -21,7 +21,7 @@ from ..workers.blame import search
 from ..workers.checking import check_all
 from ..workers.protocol import Failure, Measured, Progress, TimeTask
 from ..workers.remarks import common_failure, own_failure, remark_on_timer, remarks_on_timing, said_by_arm
-from .looks import confirming_plan, in_company
+from .looks import confirming_plan, timed_again
 from .precision import begin_ahead, imprecise, measure_in_fresh, measure_in_processes
 from .summarise import CaseFigures, untimed_summary
 
@@ -232,7 +232,7 @@ class CaseMeasurement(_CaseWork):
 
 
 class Remeasurement(_CaseWork):
-    """Remeasures the suspects of a case in fresh processes, in the company of its other kernels.
+    """Remeasures the suspects of a case in fresh processes, beside its baseline kernel.
 
     Their figures, and those of the baseline kernel, then come from the fresh processes alone, because the first figures were selected for
     being suspect. Kernels that are no suspects keep theirs. A kernel that fails now has failed; the others keep their figures, and the
@@ -274,7 +274,7 @@ class Remeasurement(_CaseWork):
         Raises:
             DeviceUnfitError: the device was touched again and again, or its timer lost records.
         """
-        timed = in_company(self._known)
+        timed = timed_again(self._known, self._again)
         # With the timer of the first measurement: times of two timers are never compared.
         task = self._task(timed, self._context.timer, None)
         task = msgspec.structs.replace(task, plan=confirming_plan(task.plan))
@@ -287,7 +287,6 @@ class Remeasurement(_CaseWork):
             why = f"{', '.join(wrong)} gave wrong outputs"
             self._keep_known(why, [withdrawn(one, wrong[one.kernel]) if one.kernel in wrong else one for one in self._known])
             return
-        replies = self._without_company(replies, timed)
         figures = self._figures([*self._before, *replies])
         summary = figures.summary()
         if summary.not_cold:
@@ -302,16 +301,8 @@ class Remeasurement(_CaseWork):
                 suspicious=figures.suspicious(result.kernel),
             )
             for result in timed
-            if result.kernel in self._again
         }
         self._add([again.get(result.kernel, result) for result in self._known])
-
-    def _without_company(self, replies: Sequence[Measured], timed: Sequence[Result]) -> list[Measured]:
-        """The answers without the samples of kernels that keep their figures."""
-        company = {result.kernel for result in timed} - self._again
-        return [
-            msgspec.structs.replace(reply, samples=[sample for sample in reply.samples if sample.arm not in company]) for reply in replies
-        ]
 
     def _keep_known(self, why: str, results: Sequence[Result]) -> None:
         """Keep the figures that there are; `results` are then those of the case."""
