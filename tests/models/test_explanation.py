@@ -166,7 +166,7 @@ def test_profiles_that_tell_what_ran_inside_attention_name_the_ops_and_leave_not
 def _eager(site: SiteCalls, **changes: object) -> EagerTimes:
     plain = EagerTimes(
         layers={"num_layers": 2}, moved_bytes={site.site: site.calls * site.minimum_bytes}, split_us={"inside": 850.0, "outside": 250.0},
-        left_us={"inside": 20.0, "outside": 10.0},
+        left_us={"inside": 20.0, "outside": 10.0}, products_left_out=0.0,
     )  # fmt: skip
     return msgspec.structs.replace(plain, **changes)
 
@@ -187,6 +187,23 @@ def test_launches_of_diffusers_predict_where_they_were_reckoned(stored: Run) -> 
     assert by_cause["inside"] == pytest.approx(800.0 - (830.0 - own))
     assert by_cause["outside"] == pytest.approx(200.0 - 240.0)
     assert found.predicted_us + sum(cause.time_us for cause in found.causes) == pytest.approx(found.measured_us)
+
+
+def test_products_that_the_fused_step_does_not_make_are_predicted(stored: Run) -> None:
+    site = _site(stored, calls=1)
+    plain, less = (
+        explain([site], TIMES, BREAKDOWNS, stored, fused="fused", suite="models/flux1_dev", eager=_eager(site, products_left_out=share))
+        for share in (0.0, 0.1)
+    )
+    assert plain is not None
+    assert less is not None
+    assert less.predicted_us == pytest.approx((plain.predicted_us or 0.0) + 90.0)
+    # Attention takes a tenth longer, and so would the products that are left.
+    assert (_by_cause(plain)["clocks:"], _by_cause(less)["clocks:"]) == (pytest.approx(-100.0), pytest.approx(-91.0))
+    assert _by_cause(less)["matrix"] == pytest.approx(_by_cause(plain)["matrix"] - 90.0 - 9.0)
+    assert (less.predicted_us or 0.0) + sum(cause.time_us for cause in less.causes) == pytest.approx(less.measured_us)
+    assert less.remarks[-1].startswith("the prediction holds 0.09 ms of matrix products that the fused step does not make: 10.0 %")
+    assert not any("the prediction holds" in remark for remark in plain.remarks)
 
 
 def test_launches_need_no_places_to_leave_nothing_unexplained(stored: Run) -> None:

@@ -40,8 +40,9 @@ from .stored import EAGER_FILE
 HOST = torch.device("cpu")
 ANY_TIMESTEP = 500.0
 """A step launches the same at each."""
-SUITES = "models/"
-"""Suites whose chains the costs are fitted to: shapes of models, text streams of few rows among them."""
+COST_OF_FLOP = {"float32": 989.4 / 66.9}
+"""Time of a product's operation in the time of one in bfloat16 or float16, by the peaks of H100 and H200 in NVIDIA's data sheets, TFLOP/s
+without sparsity.  Torch multiplies float32 outside of tensor cores unless `allow_tf32` is set, and diffusers does not set it."""
 
 
 class _Unseen:
@@ -83,13 +84,14 @@ def _plain_layers() -> Iterator[None]:
 
 
 def chain_costs(stored: Run, collection: Collection) -> Costs:
-    """The costs of launches by the times of a stored run's torch chains on the cases of the models' suites."""
+    """The costs of launches by the times of a stored run's torch chains, of all suites: in those of models, norms of
+    heads always come with concatenations, so that they alone do not tell the two apart."""
     times = {
         result.case_key: result.measurement.time_us.value
         for result in stored.results
         if result.kernel.partition("/")[2] == TORCH and result.status is Status.MEASURED and result.measurement is not None
     }
-    cases = [one.case for one in stored.cases if one.case.key in times and one.case.key.startswith(SUITES)]
+    cases = [one.case for one in stored.cases if one.case.key in times]
     return fit_costs((chain_amounts(collection, case), times[case.key]) for case in cases)
 
 
@@ -111,7 +113,10 @@ def eager_times(model: DiffusionModel, layers: Mapping[str, int], costs: Costs, 
     for call in noted:
         moved[call.site] += call.minimum_bytes
     split_us, left_us = ({place: costs.time_us(found) for place, found in one.amounts.items()} for one in (split, left))
-    return EagerTimes(layers=dict(layers), moved_bytes=dict(moved), split_us=split_us, left_us=left_us)
+    before, after = (sum(COST_OF_FLOP.get(dtype, 1.0) * flops for dtype, flops in one.product_flops.items()) for one in (split, left))
+    return EagerTimes(
+        layers=dict(layers), moved_bytes=dict(moved), split_us=split_us, left_us=left_us, products_left_out=1 - after / before
+    )
 
 
 def step_amounts(

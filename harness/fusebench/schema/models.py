@@ -229,6 +229,8 @@ class EagerTimes(msgspec.Struct, frozen=True, kw_only=True):
     """Of the model as diffusers runs it."""
     left_us: dict[str, float]
     """Of the substituted model, without its calls of ops."""
+    products_left_out: float
+    """Share of the split step's matrix products that the fused step does not make, by operations at the peak rates of their dtypes."""
 
 
 class EagerFile(msgspec.Struct, frozen=True, kw_only=True):

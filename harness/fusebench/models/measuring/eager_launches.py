@@ -17,15 +17,18 @@ import torch
 from scipy.optimize import nnls
 from torch.utils._python_dispatch import TorchDispatchMode
 
-KINDS = ("launch", "stream", "walk16", "walk32", "rows", "heads")
+KINDS = ("launch", "stream", "walk16", "walk32", "cast", "join", "rows", "heads")
 """`launch`: each, in number.  `stream`: tensors of one layout, read and written in order, in MB (vectorised kernels of TensorIterator;
 reductions too, which no chain has).  `walk16`, `walk32`: results of 16 and 32 bits whose address is computed per value, in millions of
-values: broadcast, strided or mixed inputs, wider copies, concatenations of less than 16 bytes.  `rows`, `heads`: norms in one launch, in
-MB."""
+values: broadcast or strided inputs, mixed ones in order, wider copies.  `cast`: results of inputs that are both mixed and broadcast or
+strided, in millions of values: torch asks for the dtype of each value that it reads (`fetch_and_cast`).  `join`: concatenations of pieces
+of less than 16 bytes in one launch, in millions of values (`CatArrayBatchedCopy`).  `rows`, `heads`: norms in one launch, in MB."""
 LONGEST_HEAD = 256
 """Elements of the longest row that counts as a head: torch's norm kernel has a block of threads per row, which short rows leave idle."""
 VECTOR_BYTES = 16
 """What torch's vectorised concatenation copies at once (`CatArrayBatchedCopy_vectorized`)."""
+JOINED_DIMS = 4
+"""Dimensions that torch concatenates in one launch (`CAT_ARRAY_MAX_INPUT_DIMS`).  With more it copies each input into its place."""
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_addmm_activation")
 """Operators of libraries, in place (with an underscore behind) or not."""
 UNWRITTEN = ("empty", "empty_like", "empty_strided", "new_empty", "zeros", "ones", "full", "arange", "scalar_tensor")
@@ -38,11 +41,13 @@ Amounts = Counter[str]
 
 
 class Tracer(TorchDispatchMode):
-    """Notes the amounts of every launch by place while it is entered, but those of `unseen` blocks."""
+    """Notes the amounts of every launch by place while it is entered, but those of `unseen` blocks; and the work of all products."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.amounts: dict[str, Amounts] = {ATTENTION: Counter(), ELSEWHERE: Counter()}
+        self.product_flops: Counter[str] = Counter()
+        """By dtype, those of `unseen` blocks included."""
         self.attention, self._hidden = 0, 0
 
     @contextlib.contextmanager
@@ -60,13 +65,22 @@ class Tracer(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if (name := func._overloadpacket.__name__.rstrip("_")) in PRODUCTS:
+            self.product_flops[str(args[0].dtype).removeprefix("torch.")] += product_flops(name, args, out)
         if not self._hidden and not func.is_view:
             self.amounts[ATTENTION if self.attention else ELSEWHERE].update(amounts_of(func, args, kwargs or {}, out))
         return out
 
 
+def product_flops(name: str, args: Sequence[Any], result: torch.Tensor) -> int:
+    """Floating-point operations of a product: a multiplication and an addition for each value of the result and each term of its sum."""
+    terms: int = args[1][0].numel() if name == "convolution" else args[0 if name in ("mm", "bmm") else 1].shape[-1]
+    return 2 * result.numel() * terms
+
+
 def amounts_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> Amounts:
-    """The amounts of one operator's launch; none for a product, and for an operator that moves nothing."""
+    """The amounts of one operator's launch, and of the copy that torch makes of a norm's strided rows first; none for a product, and for an
+    operator that moves nothing."""
     name = func._overloadpacket.__name__
     result = out[0] if isinstance(out, (tuple, list)) and out else out
     if (
@@ -78,24 +92,36 @@ def amounts_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: A
     inputs = list(_tensors(args))
     moved = (sum(_bytes(one) for one in inputs) + _bytes(result)) / 1e6
     kind = _kind(name, result, inputs, args, kwargs)
-    return Counter({"launch": 1, kind: result.numel() / 1e6 if kind.startswith("walk") else moved})
+    values = result.numel() / 1e6
+    launches = len(inputs) if name in ("cat", "stack") and result.dim() > JOINED_DIMS else 1
+    amounts = Counter({"launch": launches, kind: moved if kind in ("stream", "rows", "heads") else values})
+    if name == "native_layer_norm" and not inputs[0].is_contiguous():
+        amounts.update({"launch": 1, _walk(result): values})
+    return amounts
+
+
+def _walk(result: torch.Tensor) -> str:
+    return "walk16" if result.element_size() <= 2 else "walk32"
 
 
 def _kind(name: str, result: torch.Tensor, inputs: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    walk = "walk16" if result.element_size() <= 2 else "walk32"
+    walk = _walk(result)
     if name == "native_layer_norm":
         return "heads" if result.shape[-1] <= LONGEST_HEAD else "rows"
     if name in ("mean", "sum"):
         return "stream"
     if name in ("cat", "stack"):
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
-        return "stream" if name == "cat" and all(_is_chunked(one, dim) for one in inputs if one.numel()) else walk
+        in_vectors = name == "cat" and all(_is_chunked(one, dim) for one in inputs if one.numel())
+        return walk if result.dim() > JOINED_DIMS else "stream" if in_vectors else "join"
     if name in ("_to_copy", "copy_", "clone"):
         source = inputs[-1]
         return "stream" if source.element_size() >= result.element_size() and _same_layout(source, result) else walk
     large = [one for one in inputs if one.numel() > 1]
     types = {one.dtype for one in (*large, result) if one.dtype.is_floating_point or one.dtype.is_complex}
-    return "stream" if len(types) <= 1 and all(_same_layout(one, result) for one in large) else walk
+    if all(_same_layout(one, result) for one in large):
+        return walk if len(types) > 1 else "stream"
+    return "cast" if len(types) > 1 else walk
 
 
 def _is_chunked(one: torch.Tensor, dim: int) -> bool:

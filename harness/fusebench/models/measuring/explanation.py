@@ -89,16 +89,23 @@ def explain(
     found = predict(calls, stored, suite=suite)
     chains, tuned = _sum(op.predicted_us for op in found.ops), _sum(op.tuned_us for op in found.ops)
     reckoned = None if eager is None or found.unpredicted_calls or not found.ops else _by_launches(eager, found)
-    predicted = chains if reckoned is None else sum(reckoned.values())
-    clocks = _clocks(before, after)
+    left_out = 0.0 if eager is None or reckoned is None else eager.products_left_out
+    products = left_out * _stage(before, "matmul")[0]
+    predicted = chains if reckoned is None else sum(reckoned.values()) + products
+    clocks = _clocks(before, after, left_out=left_out)
     causes = _causes_of_chains(calls, before, after, found) if reckoned is None else _causes_of_launches(before, after, reckoned)
-    causes += _causes_of_libraries(before, after, clocks)
+    causes += _causes_of_libraries(before, after, clocks, products=products)
     saved = sum(_savings(before, after).values())
     overlap = before.busy_us - after.busy_us - saved
     if abs(overlap) > ROUNDING_US:
         causes.append(Cause(cause="activities that overlap, such as modulations ahead", time_us=overlap))
     beyond = measured - (before.busy_us - after.busy_us)
     remarks = [_stages_said(before, after), *found.lacks]
+    if products >= ROUNDING_US:
+        remarks.append(
+            f"the prediction holds {products / 1000:.2f} ms of matrix products that the fused step does not make: {100 * left_out:.1f} % "
+            "of the split step's, by their operations at the peak rates of their dtypes"
+        )
     if found.ops and reckoned is None and _inside_attention(before, after) is None:
         remarks.append(NO_PLACES)
     if SPLIT + GRAPH in timed and fused + GRAPH in timed:
@@ -225,15 +232,19 @@ def _each(saved: Mapping[str, float]) -> str:
     return ", ".join(f"{stage} {time / 1000:.2f}" for stage, time in saved.items() if round(time / 1000, 2)) or "nothing"
 
 
-def _clocks(before: Breakdown, after: Breakdown) -> Cause | None:
-    """What products and attention lose to the clocks of the fused step, as the same launches of attention tell; None without them."""
+def _clocks(before: Breakdown, after: Breakdown, *, left_out: float) -> Cause | None:
+    """What products and attention lose to the clocks of the fused step, as the same launches of attention tell; None without them.
+
+    Args:
+        left_out: share of the split step's products that the fused step does not make.
+    """
     (own, launches), (now, launches_now) = (_stage(one, "attention") for one in (before, after))
     if not own or launches != launches_now:
         return None
     longer = now / own - 1
     change = f"{abs(100 * longer):.1f} % {'more' if longer > 0 else 'less'} time"
     text = f"clocks: the same {launches} launches of attention take {change} in the fused step, and so would the split step's products"
-    return Cause(cause=text, time_us=-longer * (own + _stage(before, "matmul")[0]))
+    return Cause(cause=text, time_us=-longer * (own + (1 - left_out) * _stage(before, "matmul")[0]))
 
 
 def _stage(one: Breakdown, stage: str) -> tuple[float, int]:
@@ -242,14 +253,15 @@ def _stage(one: Breakdown, stage: str) -> tuple[float, int]:
     return sum(each.time_us for each in found), sum(each.launches for each in found)
 
 
-def _causes_of_libraries(before: Breakdown, after: Breakdown, clocks: Cause | None) -> list[Cause]:
-    """Attention and matrix products, which are kernels of libraries in both steps: clocks, and the rest."""
+def _causes_of_libraries(before: Breakdown, after: Breakdown, clocks: Cause | None, *, products: float) -> list[Cause]:
+    """Attention and matrix products, which are kernels of libraries in both steps: clocks, and the rest beyond `products`, microseconds
+    that are predicted."""
     saved = _savings(before, after)
-    (old, launches), (_, launches_now) = (_stage(one, "matmul") for one in (before, after))
+    saved["matmul"] -= products
+    (_, launches), (_, launches_now) = (_stage(one, "matmul") for one in (before, after))
     text = f"matrix products: {launches} launches before, {launches_now} after"
     if clocks is not None:
-        own = _stage(before, "attention")[0]
-        rest = saved["matmul"] - clocks.time_us * old / (own + old)
+        rest = saved["attention"] + saved["matmul"] - clocks.time_us
         return [clocks, Cause(cause=f"{text}, beyond clocks", time_us=rest)]
     same, now = (_stage(one, "attention")[1] for one in (before, after))
     attention = [Cause(cause=f"attention: {same} launches before, {now} after", time_us=saved["attention"])] if same or now else []
