@@ -123,6 +123,15 @@ def test_stored_chains_take_what_the_stored_costs_say(collection: Collection) ->
         assert costs.time_us(chain_amounts(collection, case)) == pytest.approx(measured, rel=3 * eager.scatter)
 
 
+def test_a_fused_step_keeps_one_launch_in_order_of_each_swiglu(collection: Collection) -> None:
+    model = load_model("flux2_dev")
+    config = full_config(model, tiny=True)
+    left, noted = step_amounts(model, config, model.tiny_shapes, fused=collection)
+    moved = sum(call.minimum_bytes for call in noted if call.site == "single block: feed-forward, SwiGLU")
+    assert moved > 0
+    assert left.amounts["inside"] == {"launch": config["num_single_layers"], "stream": pytest.approx(moved / 1e6)}
+
+
 def test_chains_launch_as_many_kernels_as_their_trace_says(collection: Collection) -> None:
     """Strided heads among them, whose norm copies them first: CUPTI counted the launches of the stored run."""
     baseline = load_baseline(RESULTS, "NVIDIA H200")

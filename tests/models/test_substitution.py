@@ -65,7 +65,12 @@ CALLS = {
         "double block: text feed-forward, GELU": 2,
         "single block: feed-forward, GELU": 2,
     },
-    "flux2_dev": DOUBLE_AND_SINGLE,
+    "flux2_dev": DOUBLE_AND_SINGLE
+    | {
+        "double block: image feed-forward, SwiGLU": 2,
+        "double block: text feed-forward, SwiGLU": 2,
+        "single block: feed-forward, SwiGLU": 2,
+    },
     **dict.fromkeys(("wan2_1_t2v_1_3b", "wan2_1_t2v_14b", "wan2_2_ti2v_5b"), WAN_CALLS),
     "hunyuan_video": {
         "double block: video q and k": 2,

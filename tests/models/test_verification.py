@@ -13,8 +13,7 @@ from fusebench.config import find_project
 from fusebench.models import linear_gelu
 from fusebench.models.building import build, full_config
 from fusebench.models.catalogue import load_model
-from fusebench.models.linear_gelu import LINEAR_GELU
-from fusebench.models.op_calls import OpCall, OpCalls
+from fusebench.models.op_calls import EXTRA_CALLS, OpCall, OpCalls
 from fusebench.models.verification import Finding, count_without_weights, describe, verify_calls
 from fusebench.models.work import ModelTask, work
 from fusebench.registry import Collection, Kernel, kernel, load_collection
@@ -71,7 +70,7 @@ def cases_from(calls: Sequence[OpCall]) -> list[Case]:
     """A case per kind of call of an op, with the weights of the whole FLUX.1-dev."""
     weights = load_model("flux1_dev").expected_calls(load_model("flux1_dev").config)
     kinds: dict[Any, list[OpCall]] = {}
-    for call in {call.site: call for call in calls if call.op != LINEAR_GELU}.values():
+    for call in {call.site: call for call in calls if call.op not in EXTRA_CALLS}.values():
         kinds.setdefault((call.op, describe(call.params)), []).append(call)
     return [
         Case(
@@ -250,7 +249,7 @@ def test_suite_against_the_whole_model(name: str, collection: Collection) -> Non
 
 def check_suite(name: str, config: dict[str, Any], collection: Collection) -> None:
     calls = count_without_weights(load_model(name), config, collection=collection)
-    for call in {(call.op, call.params): call for call in calls if call.op != LINEAR_GELU}.values():
+    for call in {(call.op, call.params): call for call in calls if call.op not in EXTRA_CALLS}.values():
         fused = [each for each in collection.kernels_of(call.op) if each.role is Role.FUSED]
         assert any(each.reason_unsupported(call.params) is None for each in fused), f"{call.site}: no fused kernel takes {call.params}"
     findings = verify_calls(load_model(name), config, calls, device="meta", cases=cases_of(name, collection), ops=collection.ops)

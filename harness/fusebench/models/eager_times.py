@@ -35,6 +35,7 @@ from .diffusion_model import DiffusionModel, Shapes
 from .measuring.eager_launches import Amounts, Costs, Tracer, fit_costs, traced
 from .measuring.explanation import TORCH
 from .op_calls import OpCall, OpCalls, SiteOp
+from .silu_product import SILU_PRODUCT
 from .stored import EAGER_FILE
 
 HOST = torch.device("cpu")
@@ -46,15 +47,22 @@ without sparsity.  Torch multiplies float32 outside of tensor cores unless `allo
 
 
 class _Unseen:
-    """A `SiteOp` whose launches the tracer does not note: a stored run holds its kernel's time."""
+    """A `SiteOp` whose launches the tracer does not note: a stored run holds its kernel's time.
 
-    def __init__(self, op: SiteOp, tracer: Tracer) -> None:
-        self._op, self._tracer = op, tracer
+    Args:
+        streams: whether it is an extra call of one launch instead, which no stored run holds, and which reads and writes in order.
+    """
+
+    def __init__(self, op: SiteOp, tracer: Tracer, *, streams: bool) -> None:
+        self._op, self._tracer, self._streams = op, tracer, streams
         self.takes_packed = op.takes_packed
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with self._tracer.unseen():
-            return self._op(*args, **kwargs)
+            made = self._op(*args, **kwargs)
+        if self._streams:
+            self._tracer.note({"launch": 1, "stream": sum(one.numel() * one.element_size() for one in (*args, made)) / 1e6})
+        return made
 
 
 class _UnseenCalls(OpCalls):
@@ -63,7 +71,7 @@ class _UnseenCalls(OpCalls):
         self._tracer = tracer
 
     def at(self, op: str, site: str, place: str) -> Any:
-        return _Unseen(super().at(op, site, place), self._tracer)
+        return _Unseen(super().at(op, site, place), self._tracer, streams=op == SILU_PRODUCT)
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from ..registry.dispatching.counting import Selection, counting
+from .extra_call import ExtraCall
 
 LINEAR_GELU = "linear_gelu"
-"""Name of the call among those of ops.  It is no op of a project: no kernel of one runs, and no suite has a case of it."""
+"""Name of the call among those of ops."""
 EPILOGUE = "torch._addmm_activation"
 SPLIT = "torch linear, gelu"
 DEVICES = ("cuda",)
@@ -34,20 +34,16 @@ class LinearGeluParams(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str
 
 
-class LinearGelu:
-    """Callable with a linear layer and its input `[..., C]`: `gelu(layer(x), approximate="tanh")`.  Stands for a `Dispatcher`.
-
-    Args:
-        reason: why no call uses the epilogue; empty if calls may.
-    """
+class LinearGelu(ExtraCall):
+    """Callable with a linear layer and its input `[..., C]`: `gelu(layer(x), approximate="tanh")`."""
 
     name = LINEAR_GELU
+    kernel = EPILOGUE
+    split = SPLIT
 
     def __init__(self, reason: str = "") -> None:
         disabled = os.environ.get("DISABLE_ADDMM_CUDA_LT") == "1"  # torch reads it once a process
-        self._reason = reason or ("DISABLE_ADDMM_CUDA_LT=1 keeps torch from cuBLASLt" if disabled else "")
-        self._fallbacks: dict[str, Selection] = {}
-        self.op = self
+        super().__init__(reason or ("DISABLE_ADDMM_CUDA_LT=1 keeps torch from cuBLASLt" if disabled else ""))
 
     def __call__(self, layer: Any, x: Any) -> Any:
         import torch
@@ -72,15 +68,6 @@ class LinearGelu:
             return f"{x.dtype} is none of {', '.join(DTYPES)}"
         return "" if min(x.shape[:-1].numel(), *layer.weight.shape) > 1 else "cuBLASLt takes no matrix of a single row or column"
 
-    def explain(self, layer: Any, x: Any) -> Selection:
-        """What such a call runs, and why."""
-        return _selection(self.reason_split(layer, x))
-
-    @property
-    def fallbacks(self) -> list[Selection]:
-        """Every distinct fallback of eager calls so far."""
-        return list(self._fallbacks.values())
-
     def params_of(self, layer: Any, x: Any) -> LinearGeluParams:
         """The sizes of a call."""
         dtype = str(x.dtype).removeprefix("torch.")
@@ -94,12 +81,6 @@ class LinearGelu:
         """Bytes that a call must read and write: input, weight and bias once, and the result."""
         values = params.tokens * (params.inputs + params.outputs) + (params.inputs + 1) * params.outputs
         return values * (4 if params.dtype == "float32" else 2)
-
-    def _count(self, reason: str) -> None:
-        if reason and reason not in self._fallbacks:
-            self._fallbacks[reason] = _selection(reason)
-        if counting.calls is not None:
-            counting.calls[_selection(reason)] += 1
 
 
 def reason_not_plain(layer: Any, x: Any) -> str:
@@ -127,9 +108,3 @@ def reason_of_layer(layer: Any) -> str:
     if layer._forward_hooks or layer._forward_pre_hooks or "forward" in vars(layer):
         return "the layer has hooks or a forward of its own"
     return "" if type(layer.weight) is torch.nn.Parameter else f"the layer's weight is {type(layer.weight).__name__}, expected Parameter"
-
-
-def _selection(reason: str) -> Selection:
-    if not reason:
-        return Selection(kernel=EPILOGUE, fallback=False)
-    return Selection(kernel=SPLIT, fallback=True, declined=((EPILOGUE, reason),))

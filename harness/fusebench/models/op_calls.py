@@ -9,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from ..registry.dispatching.dispatcher import Dispatcher, dispatch
-from .linear_gelu import LINEAR_GELU, LinearGelu
+from .extra_call import ExtraCall
+from .linear_gelu import LinearGelu
+from .silu_product import SiluProduct
 
 if TYPE_CHECKING:
     from ..registry.lookup import Collection
+
+
+EXTRA_CALLS: Mapping[str, type[ExtraCall]] = {one.name: one for one in (LinearGelu, SiluProduct)}
 
 
 class OpCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +41,7 @@ class OpCall(msgspec.Struct, frozen=True, kw_only=True):
 class SiteOp:
     """The callable of one op at one place of a model: `dispatch`, and a note of each call while calls are recorded."""
 
-    def __init__(self, calls: OpCalls, dispatcher: Dispatcher | LinearGelu, site: str, place: str) -> None:
+    def __init__(self, calls: OpCalls, dispatcher: Dispatcher | ExtraCall, site: str, place: str) -> None:
         self._calls, self._dispatcher, self._site, self._place = calls, dispatcher, site, place
 
     @property
@@ -61,21 +66,21 @@ class OpCalls:
 
     def __init__(self, *, prefer: str = "fused", collection: Collection | None = None, peer: str = "") -> None:
         self._prefer, self._collection, self.peer = "peer" if peer else prefer, collection, peer
-        self._dispatchers: dict[str, Dispatcher | LinearGelu] = {}
+        self._dispatchers: dict[str, Dispatcher | ExtraCall] = {}
         self._noted: list[OpCall] = []
         self.recording = False
         self.places: dict[str, list[str]] = {}
         """Paths of the modules that were given an op, by site."""
 
     def at(self, op: str, site: str, place: str) -> SiteOp:
-        """The callable of `op`, or of `LINEAR_GELU`, for one site and place of a model."""
+        """The callable of `op`, or of one of `EXTRA_CALLS`, for one site and place of a model."""
         if op not in self._dispatchers:
-            self._dispatchers[op] = self._gelu() if op == LINEAR_GELU else self._dispatcher(op)
+            self._dispatchers[op] = self._extra(op) if op in EXTRA_CALLS else self._dispatcher(op)
         self.places.setdefault(site, []).append(place)
         return SiteOp(self, self._dispatchers[op], site, place)
 
-    def _gelu(self) -> LinearGelu:
-        return LinearGelu(f"not of {self.peer}: a peer's variant has its kernels alone" if self.peer else "")
+    def _extra(self, name: str) -> ExtraCall:
+        return EXTRA_CALLS[name](f"not of {self.peer}: a peer's variant has its kernels alone" if self.peer else "")
 
     def _dispatcher(self, op: str) -> Dispatcher:
         dispatcher = dispatch(op, prefer=self._prefer, collection=self._collection)
@@ -84,7 +89,7 @@ class OpCalls:
         return dispatcher
 
     @property
-    def dispatchers(self) -> Mapping[str, Dispatcher | LinearGelu]:
+    def dispatchers(self) -> Mapping[str, Dispatcher | ExtraCall]:
         """The dispatcher of each op that the model was given, by the op's name."""
         return self._dispatchers
 
@@ -97,7 +102,7 @@ class OpCalls:
         finally:
             self.recording = False
 
-    def note(self, dispatcher: Dispatcher | LinearGelu, site: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def note(self, dispatcher: Dispatcher | ExtraCall, site: str, place: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record one call."""
         chosen = dispatcher.explain(*args, **kwargs)
         params = dispatcher.op.params_of(*args, **kwargs)

@@ -18,11 +18,13 @@ from diffusers.models.transformers.transformer_flux2 import (
     Flux2ParallelSelfAttnProcessor,
     Flux2PosEmbed,
     Flux2SingleTransformerBlock,
+    Flux2SwiGLU,
     Flux2TransformerBlock,
 )
 
 from ..diffusion_model import Conditioning, DiffusionModel, Shapes, Site
 from ..op_calls import OpCalls, SiteOp
+from ..silu_product import SILU_PRODUCT
 from ..substitution import Substitution
 from .feed_forward import product_of_both
 from .norms import FusedNormContinuous
@@ -45,6 +47,21 @@ JOINT_NORM = Site(name="single block: norm", op="norm_scale_shift", stack="num_s
 OUTPUT_NORM = Site(name="output norm", op="norm_scale_shift")
 IMAGE_RESIDUAL = Site(name="double block: image residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
 TEXT_RESIDUAL = Site(name="double block: text residual, norm2", op="residual_gate_norm_scale_shift", stack="num_layers")
+
+IMAGE_SWIGLU = Site(name="double block: image feed-forward, SwiGLU", op=SILU_PRODUCT, stack="num_layers")
+TEXT_SWIGLU = Site(name="double block: text feed-forward, SwiGLU", op=SILU_PRODUCT, stack="num_layers")
+JOINT_SWIGLU = Site(name="single block: feed-forward, SwiGLU", op=SILU_PRODUCT, stack="num_single_layers")
+
+
+class FusedSwiGLU(Flux2SwiGLU):
+    """The activation of a feed-forward in one launch, on the halves of the projection's rows where they lie."""
+
+    fused: SiteOp
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        half = x.shape[-1] // 2
+        made: torch.Tensor = self.fused(x[..., :half], x[..., half:])
+        return made
 
 
 class FusedPosEmbed(Flux2PosEmbed):
@@ -209,9 +226,13 @@ class Flux2Dev(DiffusionModel):
     shapes = Shapes(height=1024, width=1024, text_tokens=512)
     tiny_shapes = Shapes(height=128, width=96, text_tokens=6)
     steps = 50
-    sites = (IMAGE_QK, TEXT_QK, JOINT_QK, IMAGE_NORM, TEXT_NORM, JOINT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL)
+    sites = (
+        *(IMAGE_QK, TEXT_QK, JOINT_QK, IMAGE_NORM, TEXT_NORM, JOINT_NORM, OUTPUT_NORM, IMAGE_RESIDUAL, TEXT_RESIDUAL),
+        *(IMAGE_SWIGLU, TEXT_SWIGLU, JOINT_SWIGLU),
+    )
     forward_arguments = {
         Flux2PosEmbed: ("ids",),
+        Flux2SwiGLU: ("x",),
         Flux2AttnProcessor: ("attn", "hidden_states", "encoder_hidden_states", "attention_mask", "image_rotary_emb"),
         Flux2ParallelSelfAttnProcessor: ("attn", "hidden_states", "attention_mask", "image_rotary_emb"),
         AdaLayerNormContinuous: ("x", "conditioning_embedding"),
@@ -287,8 +308,11 @@ class Flux2Dev(DiffusionModel):
                 image_residual=at(IMAGE_RESIDUAL, block.norm2),
                 text_residual=at(TEXT_RESIDUAL, block.norm2_context),
             )
+            into.swap(block.ff.act_fn, FusedSwiGLU, fused=at(IMAGE_SWIGLU, block.ff))
+            into.swap(block.ff_context.act_fn, FusedSwiGLU, fused=at(TEXT_SWIGLU, block.ff_context))
         for block in transformer.single_transformer_blocks:
             into.set_processor(block.attn, FusedParallelAttnProcessor(at(JOINT_QK, block.attn), positions))
+            into.swap(block.attn.mlp_act_fn, FusedSwiGLU, fused=at(JOINT_SWIGLU, block.attn))
             into.swap(block, FusedSingleBlock, joint_norm=at(JOINT_NORM, block.norm))
         into.swap(transformer.norm_out, FusedNormContinuous, fused=at(OUTPUT_NORM, transformer.norm_out))
 

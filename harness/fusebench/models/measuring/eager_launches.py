@@ -68,8 +68,12 @@ class Tracer(TorchDispatchMode):
         if (name := func._overloadpacket.__name__.rstrip("_")) in PRODUCTS:
             self.product_flops[str(args[0].dtype).removeprefix("torch.")] += product_flops(name, args, out)
         if not self._hidden and not func.is_view:
-            self.amounts[ATTENTION if self.attention else ELSEWHERE].update(amounts_of(func, args, kwargs or {}, out))
+            self.note(amounts_of(func, args, kwargs or {}, out))
         return out
+
+    def note(self, amounts: Mapping[str, float]) -> None:
+        """Add the amounts of a launch where the trace is."""
+        self.amounts[ATTENTION if self.attention else ELSEWHERE].update(amounts)
 
 
 def product_flops(name: str, args: Sequence[Any], result: torch.Tensor) -> int:

@@ -20,6 +20,7 @@ import msgspec
 from ...schema import Result, Run, Status
 from ...schema.models import Breakdown, Cause, EagerTimes, Explanation, ModelRecord, OpSaving, SiteCalls, StepTime
 from ..linear_gelu import LINEAR_GELU
+from ..op_calls import EXTRA_CALLS
 from ..variants import GRAPH, SPLIT, parse_variant
 
 LIBRARY_STAGES = ("matmul", "attention")
@@ -269,8 +270,8 @@ def _causes_of_libraries(before: Breakdown, after: Breakdown, clocks: Cause | No
 
 
 def predict(calls: Sequence[SiteCalls], stored: Run | None, *, suite: str) -> Prediction:
-    """Savings by op.  Linear layers with their GELU are no op, and predicted by nothing: see `_gelu`."""
-    calls = [site for site in calls if site.op != LINEAR_GELU]
+    """Savings by op.  Extra calls are none, and no stored run predicts them: for linear layers with their GELU, see `_gelu`."""
+    calls = [site for site in calls if site.op not in EXTRA_CALLS]
     if stored is None:
         return Prediction((), sum(site.calls for site in calls), ("no stored run of this GPU model: nothing is predicted",), {})
     times = _stored_times(stored)
