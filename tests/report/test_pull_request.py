@@ -113,7 +113,7 @@ def test_a_run_without_a_baseline_says_that_nothing_was_judged(synthetic: Module
     assert pull_request_page(synthetic.make_run()).startswith("# Measured: 30 kernel-case pairs timed, none judged\n")
     stopped = synthetic.make_run(complete=False)
     assert pull_request_page(stopped).startswith("# Incomplete: ")
-    assert "> Incomplete run: not every case was measured" in pull_request_page(stopped)
+    assert "> Incomplete run: not every case was measured, or not every suspect remeasured" in pull_request_page(stopped)
 
 
 def test_an_advisory_result_is_counted_apart(synthetic: ModuleType) -> None:

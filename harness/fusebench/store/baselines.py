@@ -53,7 +53,7 @@ def objections(run: Run, folder: Path) -> list[str]:
     if not run.joined and not (folder / SAMPLES_FILE).is_file():
         found.append(f"its raw samples are missing ({SAMPLES_FILE}): its figures cannot be computed anew")
     if not run.complete:
-        found.append("it is incomplete: it was stopped, or its budget ended, before every case was measured")
+        found.append("it is incomplete: it was stopped, or its budget ended, before every case was measured and every suspect remeasured")
     failed = [result for result in run.results if result.status in FAILED_STATUSES and result.role_gates]
     if failed:
         named = ", ".join(f"{result.kernel} on {result.case} ({result.status})" for result in failed[:4])

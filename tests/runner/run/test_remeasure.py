@@ -18,6 +18,7 @@ from fusebench.schema import Case, Result, Run, Sample, Status
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.placement import CONTROL
 from fusebench.verdict.baseline.compare_to_baseline import Suspect, judge_run
+from fusebench.verdict.baseline.joined import REMEASURE
 from fusebench.verdict.margins.rule import MarginRule
 from helpers import session_bench
 from helpers.session_bench import GOOD, SPLIT, Bench, by_kernel, measured
@@ -276,7 +277,7 @@ def test_a_suspect_is_remeasured_until_a_look_decides_it(
     assert [time_us(run, case.name) for case in cases] == pytest.approx([AGAIN_US] * 3)
     warmed = {place for place in run.environment.state["warm_up"] if place.startswith("scale:second")}
     assert warmed == {"scale:second", *(f"scale:second in process {number + 1}" for number in range(1, processes + 4))}
-    asked = [text for text in run.warnings if "remeasure" in text]
+    asked = [text for text in run.warnings if REMEASURE in text]
     assert [text.split(":")[1].split()[0] for text in asked] == ["first", "second", "third", "second", "third", "third"]
 
 

@@ -57,6 +57,20 @@ def test_the_interval_is_narrower_than_that_of_one_run_only_by_what_runs_know(sy
     assert math.log(many.time_us.high / many.time_us.low) < 1.5 * math.log(one.time_us.high / one.time_us.low)
 
 
+def test_a_newest_run_that_was_stopped_while_suspects_were_remeasured_lacks_nothing(synthetic: ModuleType) -> None:
+    older, newest = runs(synthetic, 1.0, 1.0)
+    suspect = msgspec.structs.replace(newest.cases[0], suspicion="+2.0 % (undecided)")
+    said = f"case {suspect.case.key}: suspect after its first measurement, so remeasured in 2 fresh processes: +2.0 % (undecided)"
+    newest = msgspec.structs.replace(newest, complete=False, cases=[suspect, *newest.cases[1:]], warnings=[said, "the GPU was warm"])
+    joined = join_runs([older, newest])
+    assert joined.complete
+    assert joined.warnings == ["the GPU was warm"]
+    lacking = msgspec.structs.replace(
+        newest, cases=newest.cases[1:], results=[one for one in newest.results if one.case != suspect.case.name]
+    )
+    assert not join_runs([older, lacking]).complete
+
+
 def test_what_changed_for_the_whole_machine_is_no_difference_between_runs(synthetic: ModuleType) -> None:
     slow, usual = runs(synthetic, 1.0, 1.0)
     cases = []

@@ -81,7 +81,7 @@ def github_annotations(run: Run) -> str:
     """
     lines = [line for result, alike in _told_once(run.results) if (line := _annotation(result, alike))]
     if not run.complete:
-        lines.append(_command("warning", "incomplete run", "not every case was measured"))
+        lines.append(_command("warning", "incomplete run", "not every case was measured, or not every suspect remeasured"))
     lines += [_command("warning", "fusebench", warning) for warning in run.warnings]
     summary = "; ".join([verdict_line(run), *weighted_lines(run)])
     lines.append(_command("notice", f"fusebench: {headline(run)}", summary))

@@ -83,7 +83,7 @@ def notice_lines(run: Run) -> list[str]:
 def _notices(run: Run) -> list[str]:
     found = []
     if not run.complete:
-        found.append("**Incomplete run**: not every case was measured.")
+        found.append("**Incomplete run**: not every case was measured, or not every suspect remeasured.")
     if run.timer_fallback:
         found.append(f"Timer fallback: {escape.markdown(run.timer_fallback)}.")
     found += [f"**Not cold**: case {escape.markdown(f'{one.case.key}: {one.not_cold}')}." for one in run.cases if one.not_cold]

@@ -103,7 +103,7 @@ def _head(run: Run) -> Lines:
 
 def _notices(run: Run, most: int) -> Lines:
     """Notices before the figures: incompleteness, a timer fallback, cases that were not cold, warnings."""
-    notices = [] if run.complete else ["Incomplete run: not every case was measured"]
+    notices = [] if run.complete else ["Incomplete run: not every case was measured, or not every suspect remeasured"]
     notices += [f"Timer fallback: {run.timer_fallback}"] if run.timer_fallback else []
     notices += [f"Not cold: case {one.case.key}: {one.not_cold}" for one in run.cases if one.not_cold]
     notices += [f"Suspicious: {text}" for text in suspicions(run)]

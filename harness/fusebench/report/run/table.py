@@ -92,7 +92,7 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     parts += [Text(f"suspicious: {text}", style="bold red") for text in suspicions(run)]
     parts += [Text(f"warning: {warning}", style="yellow") for warning in run.warnings]
     if not run.complete:
-        parts.append(Text("this run is incomplete: not every case was measured", style="yellow"))
+        parts.append(Text("this run is incomplete: not every case was measured, or not every suspect remeasured", style="yellow"))
     return parts
 
 

@@ -27,6 +27,9 @@ FEWEST_PROCESSES = 8
 """A baseline of fewer processes has an objection: gates against it leave more kernels undecided.  Eight nightlies of one process each, or
 one run of eight, are enough."""
 
+REMEASURE = "remeasure"
+"""In every warning of a run about suspects that it remeasured, or could not."""
+
 
 def join_runs(runs: Sequence[Run]) -> Run:
     """The newest of `runs`, with the times of all of them.
@@ -38,7 +41,8 @@ def join_runs(runs: Sequence[Run]) -> Run:
     A joined record may be among the older runs.  Each of its times counts as many times as runs are behind it, so that a baseline which
     grows run by run is that of all runs at once.  Of its runs, those behind no time any more are left out.
 
-    Verdicts go, their evidence, and exit codes that came from them: they judged one run's times by the last baseline.
+    Verdicts go, their evidence, and exit codes that came from them: they judged one run's times by the last baseline.  So do warnings of
+    suspects that were remeasured; and a newest run that was stopped while they were lacks nothing here, if it has every case of the others.
 
     Raises:
         RunRecordError: no run, one run twice, a joined record as the newest run, or runs of different devices, timers or cache states.
@@ -74,8 +78,13 @@ def join_runs(runs: Sequence[Run]) -> Run:
         cases=cases,
         results=results if len(kept) == len(joined) else [_renumbered(one, sorted(kept)) for one in results],
         exit_code=newest.exit_code if newest.exit_code == ExitCode.KERNEL_FAILED else ExitCode.PASS,
-        warnings=[one for one in newest.warnings if not one.startswith(SPREAD_WORDS)],
+        warnings=[one for one in newest.warnings if not one.startswith(SPREAD_WORDS) and REMEASURE not in one],
+        complete=newest.complete or _cases(newest) >= {key for run in ordered[:-1] for key in _cases(run)},
     )
+
+
+def _cases(run: Run) -> set[str]:
+    return {summary.case.key for summary in run.cases}
 
 
 def _in_order(runs: Sequence[Run]) -> list[Run]:
