@@ -19,7 +19,7 @@ from fusebench.judge import comparing
 from fusebench.judge.channel.protocol import CaseOpened
 from fusebench.judge.crosscheck import late_work
 from fusebench.judge.evaluating import Evaluating
-from fusebench.judge.exchange import Exchange
+from fusebench.judge.exchange import BatchTimes, Exchange
 from fusebench.judge.failures import CandidateError
 from fusebench.judge.judging import capped
 from fusebench.judge.patience import Limits
@@ -319,6 +319,50 @@ def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[A
 
     one._judge_of = lambda opened, params: SimpleNamespace(compare=compare)
     return one, asked
+
+
+def timed_batches(us_of_batch: Callable[[int], float]) -> Any:
+    """What is measured of a candidate whose batch of so many calls takes so many microseconds, beside a baseline of 100 us a call."""
+    judge, _ = judge_of(fresh)
+
+    def times(us: float, count: int) -> BatchTimes:
+        spans = (*[0] * (count - 1), int(1000 * us))
+        return BatchTimes(spans, (us + 200) / 1e6, None, (us + 200) / 1e6, us / 1e6, 0.0, 0, 0.0, "")
+
+    judge._run = lambda calls: times(us_of_batch(len(calls)), len(calls))  # type: ignore[method-assign]
+    judge._by_baseline = lambda baseline, calls: times(100.0 * len(calls), len(calls))  # type: ignore[method-assign]
+    judge.time(None, 20, float("inf"))  # type: ignore[arg-type]
+    return judge.found
+
+
+def test_a_batch_that_is_computed_at_once_earns_no_more_than_a_call_alone() -> None:
+    """Planted: one launch computes the calls of a whole batch, in the time of one."""
+    one, _ = evaluating([])
+    found = timed_batches(lambda count: 90.0)
+    assert len(found.single.pairs) == len(found.several.pairs) == 10
+    judged = one._judged(found, 1.0)
+    assert judged["speedup"].value == pytest.approx(100 / 90)
+    assert judged["time_us"].value == pytest.approx(90.0)
+    (remark,) = one._remarks
+    assert remark.startswith("A call took 90.0 us alone in its batch")
+
+
+def test_an_honest_kernel_has_its_speedup_in_batches_of_any_length() -> None:
+    one, _ = evaluating([])
+    assert one._judged(timed_batches(lambda count: 50.0 * count), 1.0)["speedup"].value == pytest.approx(2.0)
+    assert one._remarks == []
+
+
+def test_a_candidate_does_not_choose_which_kind_of_batch_has_times() -> None:
+    one, _ = evaluating([])
+    found = timed_batches(lambda count: 10.0)
+    found.single.pairs.clear()
+    found.single.untimed[:] = ["the profiler lost records"] * 10
+    judged = one._judged(found, 1.0)
+    assert (judged["status"], judged["reason"]) == (
+        EvaluationStatus.SUSPICIOUS,
+        "0 of 10 batches could be timed: the profiler lost records",
+    )
 
 
 def case(name: str, **params: Any) -> Case:

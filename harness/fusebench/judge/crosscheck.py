@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 HIDDEN_SHARE = 0.3
@@ -91,6 +92,36 @@ class CpuPair(NamedTuple):
     def hidden_us(self) -> float:
         """CPU time per call that the candidate's clock does not account for, beyond the baseline's."""
         return self.candidate_us - self.baseline_us
+
+
+@dataclass
+class TimedBatches:
+    """What was measured in batches of one kind: those of one call, or those of several.
+
+    All calls of a batch lie in the candidate's process at once, and one launch may compute them all.  A call that is alone in its batch
+    has no such company.  So each kind is judged by itself, and the slower one counts.
+    """
+
+    pairs: list[BatchPair] = field(default_factory=list)
+    outside: list[CpuPair] = field(default_factory=list)
+    """Empty on a GPU."""
+    untimed: list[str] = field(default_factory=list)
+    """Of each batch, why it has no times; empty if it has."""
+
+
+def contradiction(timed: TimedBatches, alone_us: Sequence[float], limit_us: float | None, device: str) -> str:
+    """Why the times of batches, of which enough were timed, are not believed; empty if they are.
+
+    Args:
+        alone_us: times of the baseline's batches before the candidate's; empty on a CPU.
+    """
+    pairs = timed.pairs
+    return (
+        hidden_time(pairs, device)
+        or hidden_cpu(timed.outside, pairs)
+        or slowed_baseline(alone_us, pairs)
+        or below_limit(statistics.median(pair.candidate_us for pair in pairs), limit_us, device)
+    )
 
 
 def unclaimed_us(outside: Sequence[CpuPair], *, excused: bool = False) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import random
 import secrets
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,20 +21,18 @@ from .channel.protocol import CaseOpened, OpenCase, Yardstick, YardstickDone
 from .channel.tasks import EvaluateTask, Step
 from .compiled_code import JUDGED
 from .crosscheck import (
+    TimedBatches,
     believed_us,
-    below_limit,
+    contradiction,
     credited_us,
-    hidden_cpu,
-    hidden_time,
     late_work,
-    slowed_baseline,
     unclaimed_us,
     unexcluded_us,
     untimed_batches,
 )
 from .exchange import Exchange
 from .failures import CandidateError
-from .judging import CaseJudge
+from .judging import CaseJudge, CaseJudgement
 from .loaded_candidate import LoadedCandidate
 from .patience import HUNG_AFTER_S
 from .phases import BASELINE, READY, SPLIT_CALLS, WARM, Phases
@@ -300,23 +297,38 @@ class Evaluating(LoadedCandidate):
             limit_us = baseline.ask(Yardstick(token=""), YardstickDone, doing="the yardstick", patience=self._limits.first())[0].limit_us
         exchange = Exchange(baseline, judge.expected, phases=self._phases, names=(SPLIT_CALLS, SPLIT_CALLS))
         judge.time(exchange, stages.PAIRS[self._task.stage], until)
-        found = judge.found
-        if reason := untimed_batches(found.untimed):
-            return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
+        return self._judged(judge.found, limit_us)
+
+    def _judged(self, found: CaseJudgement, limit_us: float) -> dict[str, Any]:
+        """What the measured batches say of the case: its speedup, or why there is none."""
+        for timed in found.timed:
+            if reason := untimed_batches(timed.untimed):
+                return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
         if reason := late_work(found.late_shares):
             return {"status": EvaluationStatus.HACKED, "reason": reason}
         kind = self._device.type
-        reason = hidden_time(found.pairs, kind) or hidden_cpu(found.outside, found.pairs) or slowed_baseline(found.alone_us, found.pairs)
-        if reason := reason or below_limit(statistics.median(pair.candidate_us for pair in found.pairs), limit_us, kind):
-            return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
-        added = unclaimed_us(found.outside)
-        own, other = [[time + added] for time in believed_us(found.pairs)], [[time] for time in credited_us(found.alone_us, found.pairs)]
+        for timed in found.timed:
+            if reason := contradiction(timed, found.alone_us, limit_us, kind):
+                return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
+        estimates = [self._estimates(timed, found.alone_us) for timed in found.timed]
+        slowest = min(estimates, key=lambda one: float(one["speedup"].value))
+        if any(one["speedup"].low > 1.1 * slowest["speedup"].high for one in estimates):
+            alone, together = (one["time_us"].value for one in estimates)
+            self._remarks.append(
+                f"A call took {alone:.1f} us alone in its batch, and {together:.1f} us beside others; the lower of the two speedups counts."
+            )
+        known: dict[str, Any] = {"limit_us": limit_us, "sol": limit_us / slowest["time_us"].value} if kind == "cuda" else {}
+        return known | slowest
+
+    def _estimates(self, timed: TimedBatches, alone_us: Sequence[float]) -> dict[str, Estimate]:
+        """Times and speedup by the batches of one kind."""
+        added = unclaimed_us(timed.outside)
+        own, other = [[time + added] for time in believed_us(timed.pairs)], [[time] for time in credited_us(alone_us, timed.pairs)]
         time_us = time_estimate(own, 0.0)
         if added > 0.1 * time_us.value:
             self._remarks.append(f"{added:.0f} us of CPU time a call, which the candidate's clock left out, are part of its time.")
-        known: dict[str, Any] = {"limit_us": limit_us, "sol": limit_us / time_us.value} if kind == "cuda" else {}
-        speedup, unexcluded = ratio_estimate(other, own, 0.0), unexcluded_us(found.outside)
-        return known | {
+        speedup, unexcluded = ratio_estimate(other, own, 0.0), unexcluded_us(timed.outside)
+        return {
             "time_us": msgspec.structs.replace(time_us, high=time_us.high + unexcluded),
             "baseline_us": time_estimate(other, 0.0),
             "speedup": msgspec.structs.replace(speedup, low=speedup.low * time_us.value / (time_us.value + unexcluded)),

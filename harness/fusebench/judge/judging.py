@@ -20,7 +20,7 @@ from ..registry import Collection, Kernel, Op
 from ..schema import Accuracy, Close, Contract, KernelId, Language, Role
 from ..schema.evaluation import EvaluationStatus
 from .comparing import Call, Comparison, named
-from .crosscheck import COPY_BYTES_PER_US, BatchPair, CpuPair
+from .crosscheck import COPY_BYTES_PER_US, BatchPair, CpuPair, TimedBatches
 from .exchange import BatchTimes, Exchange, Returned
 from .failures import CandidateError
 from .patience import Limits
@@ -47,15 +47,20 @@ class CaseJudgement:
     """What was found on one case."""
 
     accuracy: Accuracy | None = None
-    pairs: list[BatchPair] = field(default_factory=list)
-    outside: list[CpuPair] = field(default_factory=list)
-    """Empty on a GPU."""
+    single: TimedBatches = field(default_factory=TimedBatches)
+    """Batches of one call."""
+    several: TimedBatches = field(default_factory=TimedBatches)
+    """Batches of more; empty where a call is so large that each batch has one."""
     alone_us: list[float] = field(default_factory=list)
     """Times of the baseline before the candidate was timed; empty on a CPU."""
     late_shares: list[float] = field(default_factory=list)
-    untimed: list[str] = field(default_factory=list)
     calls: int = 0
     compared: int = 0
+
+    @property
+    def timed(self) -> tuple[TimedBatches, ...]:
+        """The kinds of batches that were made."""
+        return tuple(one for one in (self.single, self.several) if one.untimed)
 
 
 def capped(contract: Contract, collection: Collection, op: Op, params: Any) -> tuple[Contract, Kernel | None]:
@@ -168,16 +173,18 @@ class CaseJudge:
         """
         if self._device.type == "cuda":
             self._time_alone(baseline)
-        self._pair(baseline, candidate_first=True)
-        self.found.pairs.clear()  # both had their first timed batch
-        self.found.untimed.clear()
-        self.found.outside.clear()
+        self._pair(baseline, TimedBatches(), self._several(), candidate_first=True)  # the first timed batch of both, which warms up
+        found = self.found
         for number in range(pairs):
-            if len(self.found.pairs) >= 3 and time.monotonic() > until:
+            if number > 1 and all(len(one.pairs) >= 3 for one in found.timed) and time.monotonic() > until:
                 break
             self._limits.require_time()
-            self._pair(baseline, candidate_first=number % 4 in (0, 3))
+            count = 1 if number % 2 == 0 else self._several()
+            self._pair(baseline, found.single if count == 1 else found.several, count, candidate_first=number % 4 in (0, 3))
         self._comparison.settle()
+
+    def _several(self) -> int:
+        return min(self._rng.randint(2, MOST_CALLS), self._most)
 
     def _time_alone(self, baseline: Exchange) -> None:
         for number in range(1 + _ALONE):
@@ -193,22 +200,21 @@ class CaseJudge:
                 raise
             raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
 
-    def _pair(self, baseline: Exchange, *, candidate_first: bool) -> None:
-        count = min(self._rng.randint(2, MOST_CALLS), self._most)
+    def _pair(self, baseline: Exchange, timed: TimedBatches, count: int, *, candidate_first: bool) -> None:
         calls = self._comparison.some(count)
         if candidate_first:
             own, other = self._run(calls), self._by_baseline(baseline, calls)
         else:
             other, own = self._by_baseline(baseline, calls), self._run(calls)
         untimed = own.untimed or other.untimed
-        self.found.untimed.append(untimed)
+        timed.untimed.append(untimed)
         if not untimed:
             extra_us = max(0, own.new_bytes - other.new_bytes) / COPY_BYTES_PER_US[self._device.type]
-            self.found.pairs.append(BatchPair(*_per_call(own, extra_us), *_per_call(other, 0.0)))
+            timed.pairs.append(BatchPair(*_per_call(own, extra_us), *_per_call(other, 0.0)))
             if self._device.type == "cpu":
                 beyond = own.cpu_s * 1e6 - extra_us - _claimed_us(own)
                 harness = (other.cpu_s - other.calls_cpu_s) * 1e6
-                self.found.outside.append(CpuPair(beyond / count, harness / count, own.others_cpu_s * 1e6 / count))
+                timed.outside.append(CpuPair(beyond / count, harness / count, own.others_cpu_s * 1e6 / count))
 
     def _run(self, calls: list[Call]) -> BatchTimes:
         returned, times = self._made([call.arguments for call in calls])

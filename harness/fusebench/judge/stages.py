@@ -44,10 +44,10 @@ _FINAL_ROWS = (0.3, 1.3)
 """Tokens of a shape that only `final` uses, as a share of the case's."""
 _EPSILONS = (3e-6, 1e-5, 4e-5, 1e-4)
 """Values of a norm's epsilon that no suite has."""
-PAIRS = {Stage.CHECK: 0, Stage.QUICK: 12, Stage.FINAL: 30}
-"""Timed batches by the candidate and the baseline each, per case."""
+PAIRS = {Stage.CHECK: 0, Stage.QUICK: 20, Stage.FINAL: 48}
+"""Timed batches by the candidate and the baseline each, per case: in turn one of a single call, and one of several."""
 MOST_CALLS = 6
-"""Calls of a timed batch, drawn from 2 to this."""
+"""Calls of a timed batch of several, drawn from 2 to this."""
 
 
 def planned_s(stage: Stage, device: str, budget_s: float) -> float:
