@@ -209,6 +209,30 @@ def test_a_cheat_is_wrong(kernel: Kernel, words: str) -> None:
     assert caught.value.status is EvaluationStatus.WRONG
 
 
+def test_a_kernel_that_trusts_the_alignment_of_whole_buffers_is_wrong() -> None:
+    """Planted: it reads from the last multiple of 32 bytes on.  Callers pass parts of larger buffers, too."""
+
+    def aligned(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
+        beyond = x.data_ptr() % 32 // x.element_size()
+        return x.as_strided(x.shape, x.stride(), x.storage_offset() - beyond) * factor
+
+    judge, _ = judge_of(aligned)
+    with pytest.raises(CandidateError) as caught:
+        judge.compare(COMPARED_CALLS)
+    assert caught.value.status is EvaluationStatus.WRONG
+
+
+def test_buffers_lie_at_multiples_of_16_bytes_and_of_256_where_they_are_timed() -> None:
+    judge, _ = judge_of(in_place)
+
+    def addresses(calls: list[Any]) -> list[int]:
+        return [value.data_ptr() for call in calls for value in call.arguments.values() if isinstance(value, torch.Tensor)]
+
+    compared, timed = addresses(judge._comparison.some(100)), addresses(judge._comparison.some(20, timed=True))
+    assert {one % 16 for one in compared} == {one % 256 for one in timed} == {0}
+    assert any(one % 32 for one in compared)
+
+
 def test_outputs_that_are_neighbours_in_one_buffer_share_nothing() -> None:
     judge, _ = judge_of(slices(1.0))
     judge.compare(40)
@@ -310,6 +334,7 @@ def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[A
     one._began = time.monotonic()
     one._limits = Limits(one._began + seconds)
     one._phases = one._limits.phases
+    one._layouts_s = 0.0
     asked: list[Any] = []
     one._asked = lambda params: asked.append(params) or CaseOpened(token="", declined=None)
 
@@ -368,6 +393,53 @@ def test_a_candidate_does_not_choose_which_kind_of_batch_has_times() -> None:
 def case(name: str, **params: Any) -> Case:
     params = {"hidden": 64, "tokens": 4096, **params}
     return Case(name=name, suite="s", op="norm_scale_shift", params=params, weight=1.0, source="")
+
+
+def in_another_layout(
+    fails: CandidateError | None, *, declined: str | None = None, fails_everywhere: bool = False
+) -> tuple[Any, list[Any]]:
+    """An evaluation after a case was compared in another layout, where the candidate fails; and the strides of all compared calls."""
+    one, asked = evaluating([])
+    params = one._op.parse_params({"hidden": 64, "tokens": 64})
+    one._layouts_left, one._process, strided = 1, SimpleNamespace(alive=True), list[bool]()
+    one._asked = lambda params: asked.append(params) or CaseOpened(token="", declined=declined if params.strided else None)
+
+    def compare(least: int) -> None:
+        strided.append(asked[-1].strided)
+        if fails is not None and (asked[-1].strided or fails_everywhere):
+            raise fails
+
+    judge = SimpleNamespace(compare=compare, found=SimpleNamespace(compared=20))
+    one._judge_of = lambda opened, params: judge
+    one._compare_other_layout(judge, params)
+    assert asked[-1] == params, "the case is open again"
+    return one, strided
+
+
+def test_a_kernel_that_is_wrong_in_another_layout_is_found() -> None:
+    """At two samples, so that a modulation has a second row."""
+    with pytest.raises(CandidateError, match=r"at 2x\d+x64 bf16 strided: far off") as caught:
+        in_another_layout(CandidateError(EvaluationStatus.WRONG, "far off"))
+    assert caught.value.status is EvaluationStatus.WRONG
+
+
+def test_a_kernel_that_declines_a_layout_is_not_compared_in_it() -> None:
+    one, strided = in_another_layout(CandidateError(EvaluationStatus.WRONG, "far off"), declined="strided")
+    assert (one._remarks, strided) == ([], [])
+    assert one._layouts_s > 0
+
+
+def test_a_kernel_that_raises_in_another_layout_has_declined_it() -> None:
+    one, strided = in_another_layout(CandidateError(EvaluationStatus.CRASHED, "AssertionError: contiguous"))
+    assert strided == [True, False], "it is right afterwards"
+    assert one._remarks[0].endswith("strided: AssertionError: contiguous. A kernel declines such a case in its supports().")
+
+
+def test_a_kernel_that_fails_ever_after_has_crashed() -> None:
+    """A misaligned access ends the device's context."""
+    with pytest.raises(CandidateError) as caught:
+        in_another_layout(CandidateError(EvaluationStatus.CRASHED, "misaligned address"), fails_everywhere=True)
+    assert caught.value.status is EvaluationStatus.CRASHED
 
 
 def test_a_kernel_that_is_wrong_in_a_case_that_was_not_drawn_is_found() -> None:

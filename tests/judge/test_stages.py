@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
+import torch
 
 from fusebench.judge import stages
+from fusebench.judge.layouts import other_layout, two_samples
 from fusebench.registry import load_collection
 from fusebench.schema import Case
 from fusebench.schema.evaluation import Stage
+from judge.bench import toy
 
 OPS = load_collection([Path(__file__).parents[2] / "kernels"], kernels=False, entry_points=False)
 
@@ -39,6 +43,33 @@ def test_the_quick_stage_leaves_out_cases_whose_values_take_long_to_move() -> No
     sizes = {"c0": 1 << 30, "c1": 1 << 20, "c2": 1 << 29}
     assert [one.name for one in stages.chosen(cases, Stage.QUICK, random.Random(0), lambda case: sizes[case.name], "cuda")] == ["c1"]
     assert [one.name for one in stages.chosen(cases[::2], Stage.QUICK, random.Random(0), lambda case: sizes[case.name], "cuda")] == ["c2"]
+
+
+@pytest.mark.parametrize(
+    ("op", "case", "field"),
+    [
+        ("norm_scale_shift", {"tokens": 33, "hidden": 64}, "strided"),
+        ("norm_scale_shift", {"tokens": 33, "hidden": 64, "strided": True, "affine": True}, "strided"),
+        ("qknorm_rope", {"tokens": 33, "heads": 2, "head_dim": 64, "layout": "neox", "packed": True}, "packed"),
+        ("rotary_embedding", {"tokens": 33, "heads": 2, "head_dim": 64, "layout": "neox"}, "packed"),
+    ],
+)
+def test_another_layout_has_other_strides_and_nothing_else(op: str, case: dict[str, object], field: str) -> None:
+    params = OPS.op(op).parse_params(case)
+    other = other_layout(OPS.op(op), params, torch.device("cpu"))
+    assert other == msgspec.structs.replace(params, **{field: not getattr(params, field)})
+
+
+def test_a_layout_is_compared_with_two_samples_where_the_op_takes_them() -> None:
+    one = OPS.op("norm_scale_shift").parse_params({"tokens": 33, "hidden": 64})
+    assert (two_samples(one).batch, two_samples(msgspec.structs.replace(one, batch=3)).batch) == (2, 3)
+    refused = OPS.op("rotary_embedding").parse_params({"tokens": 3, "heads": 2, "head_dim": 64, "layout": "neox", "positions": "index"})
+    assert two_samples(refused) == refused
+
+
+def test_an_op_of_one_layout_has_no_other() -> None:
+    """Its only true-or-false field, if any, changes shapes or options."""
+    assert other_layout(toy().op("scale"), toy().op("scale").parse_params({"size": 8}), torch.device("cpu")) is None
 
 
 def test_a_long_case_is_compared_at_many_tokens_too() -> None:

@@ -20,7 +20,7 @@ from ..registry.kernel import Kernel
 from ..registry.launching import interpreting
 from ..registry.op import Buffers, Op
 from ..schema import Language, Role
-from .memory import Placed, place, random_lead
+from .memory import ALIGNMENT, Placed, place, random_lead
 from .metrics import position
 from .poison import poisoned, unwritten
 
@@ -45,9 +45,9 @@ def run_plain(kernel: Kernel, op: Op, params: Any, buffers: Buffers) -> tuple[to
     return outputs if isinstance(outputs, tuple) else as_tensors(outputs)
 
 
-def place_at_random(buffers: Buffers, device: torch.device, rng: random.Random) -> Placed:
-    """Guarded copies of `buffers`, each after a random lead."""
-    return place(buffers, device=device, lead_bytes=lambda: random_lead(rng))
+def place_at_random(buffers: Buffers, device: torch.device, rng: random.Random, alignment: int = ALIGNMENT) -> Placed:
+    """Guarded copies of `buffers`, each after a random lead, at addresses that `alignment` (bytes) divides."""
+    return place(buffers, device=device, lead_bytes=lambda: random_lead(rng, alignment), alignment=alignment)
 
 
 def run_guarded(kernel: Kernel, op: Op, params: Any, placed: Placed, *, expected: Sequence[torch.Tensor], intercept: bool) -> Execution:

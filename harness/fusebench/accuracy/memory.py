@@ -22,6 +22,10 @@ ALIGNMENT = 256
 therefore get.  A smaller one would refuse 16-byte loads and TMA descriptors that are right in use, and Triton would compile another variant
 than models run."""
 
+VIEW_ALIGNMENT = 16
+"""Alignment of a buffer that is a part of a larger one, as a caller's may be: rows of all ops are multiples of it.  It is what a thread's
+widest access and a TMA descriptor ask for, and what Triton and torch.compile tell apart, so that they take the code that models run."""
+
 GUARD_BYTES = 64 * 1024
 """Bytes of guard on each side.  They cover a whole row written past the end, not just an element: the widest row of the ops is 8192 float32
 channels (32 KiB)."""
@@ -152,36 +156,42 @@ def place(
     *,
     device: torch.device,
     lead_bytes: Callable[[], int] | None = None,
+    alignment: int = ALIGNMENT,
 ) -> Placed:
     """Copy every buffer to `device`, each into an arena of its own with guards around it.
 
     Args:
         buffers: tensors by name; the copy of a non-contiguous view is contiguous.
         device: where the copies live.
-        lead_bytes: called once per buffer; returns the number of bytes before it, rounded up to `ALIGNMENT`.  Timing and the determinism
+        lead_bytes: called once per buffer; returns the number of bytes before it, rounded up to `alignment`.  Timing and the determinism
             check return random numbers, so that no two placements agree.
+        alignment: of the buffers' addresses in bytes; divides `ALIGNMENT`.
     """
     arenas = []
     for name, source in buffers.items():
         nbytes = source.numel() * source.element_size()
         lead = lead_bytes() if lead_bytes is not None else 0
-        memory, start = guarded_memory(nbytes, device=device, lead_bytes=lead)
+        memory, start = guarded_memory(nbytes, device=device, lead_bytes=lead, alignment=alignment)
         buffer = tensor_at(memory, start, source.shape, source.dtype)
         buffer.copy_(source.detach())
         arenas.append(_Arena(name, memory, start, nbytes, buffer))
     return Placed(arenas)
 
 
-def random_lead(rng: random.Random) -> int:
+def random_lead(rng: random.Random, alignment: int = ALIGNMENT) -> int:
     """Bytes before a buffer, for `lead_bytes`."""
-    return ALIGNMENT * rng.randrange(MOST_LEAD)
+    return alignment * rng.randrange(MOST_LEAD * ALIGNMENT // alignment)
 
 
-def guarded_memory(nbytes: int, *, device: torch.device, guard_bytes: int = GUARD_BYTES, lead_bytes: int = 0) -> tuple[torch.Tensor, int]:
+def guarded_memory(
+    nbytes: int, *, device: torch.device, guard_bytes: int = GUARD_BYTES, lead_bytes: int = 0, alignment: int = ALIGNMENT
+) -> tuple[torch.Tensor, int]:
     """Memory for a buffer of `nbytes` bytes between guards (uint8, a storage of its own), and the buffer's offset in bytes."""
-    lead, guard = _round_up(lead_bytes, ALIGNMENT), _round_up(guard_bytes, ALIGNMENT)
+    lead, guard = _round_up(lead_bytes, alignment), _round_up(guard_bytes, ALIGNMENT)
     # One alignment unit more, because torch aligns CPU storages to 64 bytes only.
-    memory = torch.empty(lead + guard + ALIGNMENT + _round_up(nbytes, ALIGNMENT) + guard, dtype=torch.uint8, device=device)
+    memory = torch.empty(
+        _round_up(lead, ALIGNMENT) + guard + ALIGNMENT + _round_up(nbytes, ALIGNMENT) + guard, dtype=torch.uint8, device=device
+    )
     start = lead + guard + -memory.data_ptr() % ALIGNMENT
     end = start + nbytes
     for edge in (memory[:start], memory[end - end % 8 :]):  # the buffer's values overwrite the part of the second inside it

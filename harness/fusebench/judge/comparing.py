@@ -21,7 +21,7 @@ import torch
 from ..accuracy.contracts import bounds, floor_ulps, judge_bitwise, judge_close
 from ..accuracy.draws import Special
 from ..accuracy.execution import place_at_random, run_guarded, run_plain
-from ..accuracy.memory import Placed
+from ..accuracy.memory import ALIGNMENT, VIEW_ALIGNMENT, Placed
 from ..accuracy.metrics import ErrorMetrics, merge
 from ..accuracy.shared_draws import Draw, Draws
 from ..registry import Kernel, Op
@@ -43,6 +43,8 @@ The gate, which comes first, holds a kernel to the bound itself; this holds call
 _SPECIAL_SHARE, _PLAIN_SHARE, _NEAR_CONSTANT_SHARE = 0.15, 0.2, 0.08
 """Shares of calls with rows of special values, as some of the gate's calls have, and of calls all of whose rows have no outlier channels,
 or are nearly constant."""
+_VIEW_SHARE = 0.25
+"""Share of calls, of those that are not timed, whose buffers lie at other multiples of `VIEW_ALIGNMENT` than of `ALIGNMENT`."""
 _PLANTED = tuple(kind for kind in Special if kind not in (Special.PLAIN, Special.NEAR_CONSTANT))
 
 
@@ -90,8 +92,10 @@ class Comparison:
         self.compared = 0
         self._ahead: deque[Call] = deque()
 
-    def some(self, count: int) -> list[Call]:
-        """`count` calls of fresh values at fresh places."""
+    def some(self, count: int, *, timed: bool = False) -> list[Call]:
+        """`count` calls of fresh values at fresh places; timed ones at addresses that models have, which decide how fast memory is."""
+        if timed:
+            return [self._next(views=0.0) for _ in range(count)]
         return [self._ahead.popleft() if self._ahead else self._next() for _ in range(count)]
 
     @contextmanager
@@ -122,7 +126,7 @@ class Comparison:
         if failures:
             raise failures[0]
 
-    def _next(self) -> Call:
+    def _next(self, views: float = _VIEW_SHARE) -> Call:
         magnitude = self._rng.choice((1.0, *self._draws.magnitudes))
         kinds = (self._rng.choice(_PLANTED), Special.PLAIN, Special.NEAR_CONSTANT, None)
         shares = (_SPECIAL_SHARE, _PLAIN_SHARE, _NEAR_CONSTANT_SHARE)
@@ -130,7 +134,8 @@ class Comparison:
         specials = () if kind is None else (kind,)
         self._numbers += 1
         draw = self._draws.draw(magnitude, self._numbers, specials, variant=magnitude < 1.0 and self._takes_variant())
-        placed = place_at_random(draw.buffers, self._device, self._rng)
+        alignment = VIEW_ALIGNMENT if self._rng.random() < views else ALIGNMENT
+        placed = place_at_random(draw.buffers, self._device, self._rng, alignment)
         return Call(magnitude, draw, placed, self._op.arguments(draw.params, placed.buffers), kind is Special.NEAR_CONSTANT, not specials)
 
     def _takes_variant(self) -> bool:

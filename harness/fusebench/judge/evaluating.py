@@ -33,6 +33,7 @@ from .crosscheck import (
 from .exchange import Exchange
 from .failures import CandidateError
 from .judging import CaseJudge, CaseJudgement
+from .layouts import other_layout, two_samples
 from .loaded_candidate import LoadedCandidate
 from .patience import HUNG_AFTER_S
 from .phases import BASELINE, READY, SPLIT_CALLS, WARM, Phases
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from .judge import Judge
 
 _TOLD_LAST = (EvaluationStatus.PASSED, EvaluationStatus.UNSUPPORTED)
+_MAY_DECLINE = (EvaluationStatus.CRASHED, EvaluationStatus.COMPILE_ERROR)
 _INTERPRETED_S, _LONGER_CALLS = 4.0, 2
 """Time for a call of a longer shape in Triton's interpreter, roughly, and the number of calls that are compared at longer shapes."""
 _MARGIN = 1.5
@@ -61,6 +63,9 @@ class Evaluating(LoadedCandidate):
         self._planned = self._began + stages.planned_s(task.stage, self._device.type, left)
         """When the stage plans to be done."""
         self._small_left, self._longer_left = stages.CHECK_CASES, stages.LONGER_CASES
+        self._layouts_s = 0.0
+        """Seconds that comparisons in other layouts took, which those of other cases then do without."""
+        self._layouts_left = stages.LAYOUT_CASES[task.stage]
         self._drawn = 0
         """Cases that the stage judges."""
 
@@ -185,6 +190,7 @@ class Evaluating(LoadedCandidate):
                     judge.found.calls += missing
                 else:  # a candidate that declines small shapes is compared no less often
                     judge.compare(self._calls_due())
+            self._compare_other_layout(judge, compared)
             if self._interpreted or self._task.stage is Stage.CHECK:
                 self._compare_longer(params, compared)
             if reason := late_work(judge.found.late_shares):
@@ -228,7 +234,7 @@ class Evaluating(LoadedCandidate):
         """Compare calls of further cases at a small shape: all due ones of those that were left out, and a few of those that were not
         drawn, as many as the stage has time for.  A kernel may be wrong for one dtype or layout alone.  Returns the case that failed, if
         any."""
-        allowed = stages.OTHERS_S[self._device.type].get(self._task.stage, 0.0)
+        allowed = max(0.0, stages.OTHERS_S[self._device.type].get(self._task.stage, 0.0) - self._layouts_s)
         ends = time.monotonic() + min(allowed, stages.OTHERS_SHARE * (self._limits.deadline - time.monotonic()))
         known = {case.key: self._op.parse_params(case.params) for case in self._task.cases}
         kinds = {key: stages.small(self._op, params, random.Random(0)) for key, params in known.items()}
@@ -260,6 +266,34 @@ class Evaluating(LoadedCandidate):
         if compared:
             self._remarks.append(f"Compared at small sizes on {compared} of the other cases, too.")
         return []
+
+    def _compare_other_layout(self, judge: CaseJudge, compared: Any) -> None:
+        """Compare a few calls with strided tensors where the case's are contiguous, or the reverse, at a small shape.
+
+        A kernel may decline the layout in `supports`; one that raises has declined it late, if it goes on to be right.
+
+        Raises:
+            CandidateError: the candidate is wrong there, or failed.
+        """
+        began = time.monotonic()
+        small = compared if self._interpreted else stages.small(self._op, two_samples(compared), self._rng)
+        if self._layouts_left == 0 or (other := other_layout(self._op, small, self._device)) is None:
+            return
+        self._layouts_left -= 1
+        opened = self._asked(other)
+        raised = ""
+        if opened.declined is None:
+            try:
+                self._judge_of(opened, other).compare(stages.LAYOUT_CALLS)
+            except CandidateError as error:
+                raised = f"at {self._op.shape(other)}: {error.reason}"
+                if error.status not in _MAY_DECLINE or not self._process.alive:
+                    raise CandidateError(error.status, raised) from error
+        self._asked(compared)
+        if raised:
+            judge.compare(judge.found.compared + 1)
+            self._remarks.append(f"It fails {raised}. A kernel declines such a case in its supports().")
+        self._layouts_s += time.monotonic() - began
 
     def _compare_longer(self, params: Any, compared: Any) -> None:
         """Compare a few calls on more tokens than the others had, up to the case's own: a kernel may be wrong beyond its first block.

@@ -188,7 +188,7 @@ class CaseJudge:
 
     def _time_alone(self, baseline: Exchange) -> None:
         for number in range(1 + _ALONE):
-            times = self._by_baseline(baseline, self._comparison.some(min(2, self._most)))
+            times = self._by_baseline(baseline, self._comparison.some(min(2, self._most), timed=True))
             if number and not times.untimed:  # the first one warms up
                 self.found.alone_us.append(_per_call(times, 0.0)[0])
 
@@ -201,7 +201,7 @@ class CaseJudge:
             raise CandidateError(EvaluationStatus.UNFIT, f"the project's own split chain failed: {error.reason}") from error
 
     def _pair(self, baseline: Exchange, timed: TimedBatches, count: int, *, candidate_first: bool) -> None:
-        calls = self._comparison.some(count)
+        calls = self._comparison.some(count, timed=True)
         if candidate_first:
             own, other = self._run(calls), self._by_baseline(baseline, calls)
         else:

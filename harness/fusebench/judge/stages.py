@@ -40,6 +40,10 @@ LEAST_OWN = 8
 """Calls compared at a case's own shape whatever they take.  The rest of `COMPARED_CALLS` are compared at a small shape."""
 SMALL_CALLS = 8
 """Calls that `quick` and `final` compare at a small shape of a case before its own."""
+LAYOUT_CASES = {Stage.CHECK: 1, Stage.QUICK: CHECK_CASES, Stage.FINAL: CHECK_CASES}
+"""Cases that are compared in another layout than their own: each may compile a kernel, for which `check` has no time."""
+LAYOUT_CALLS = 4
+"""Calls that are compared in it."""
 _FINAL_ROWS = (0.3, 1.3)
 """Tokens of a shape that only `final` uses, as a share of the case's."""
 _EPSILONS = (3e-6, 1e-5, 4e-5, 1e-4)
