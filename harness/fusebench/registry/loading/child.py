@@ -18,6 +18,7 @@ from typing import Any
 import msgspec
 
 from ...schema import Case
+from ...shared_text import SharedText
 from ...toml_errors import Refusal
 from ..collection import load_collection
 from ..declared import CaseFacts, OpDeclaration
@@ -31,13 +32,13 @@ _PR_SET_PDEATHSIG = 1
 """Linux's prctl option: the signal that the process gets when its parent dies (linux/prctl.h)."""
 
 
-def loader_main(connection: Connection, output: Connection, doing: Any, setup: LoaderSetup) -> None:
+def loader_main(connection: Connection, output: Connection, doing: SharedText, setup: LoaderSetup) -> None:
     """Entry point of the process: answers every question with one reply, until the parent goes away.
 
     Args:
         connection: questions, each with its token, and replies.
         output: takes what the kernel files write to stdout and stderr.
-        doing: an array of `NAME_BYTES` characters, shared with the parent: the file whose code is running.
+        doing: shared with the parent: the file whose code is running.
     """
     with suppress(OSError):
         os.setsid()  # the parent ends this process with all that kernel files start, and a Ctrl-C is for the parent alone

@@ -21,6 +21,7 @@ import msgspec
 
 from ...errors import FusebenchError
 from ...schema import ExitCode
+from ...shared_text import SharedText
 from .child import NAME_BYTES, loader_main
 from .messages import Answer, LoaderSetup, Question, Reply
 from .watching import IMPORTING
@@ -64,12 +65,15 @@ class LoaderProcess:
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
         output, their_output = context.Pipe(duplex=False)
-        self._doing: Any = context.RawArray("c", NAME_BYTES)
+        self._doing = SharedText(NAME_BYTES)
         self._printed = _Printed(output)
         arguments = (theirs, their_output, self._doing, setup)
         self._process = context.Process(target=loader_main, args=arguments, name="fusebench-loader", daemon=True)
-        with _interrupts_held_back():
-            self._process.start()
+        try:
+            with _interrupts_held_back():
+                self._process.start()
+        finally:
+            self._doing.close()
         theirs.close()
         their_output.close()
         self._replies: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()

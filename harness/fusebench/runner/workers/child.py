@@ -14,9 +14,9 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
-from typing import Any
 
 from ...device.triton_programs import assembler_environment
+from ...shared_text import SharedText
 from .channel import RunnerEnd, line
 from .protocol import WorkerSetup
 from .worker.calls import NAME_BYTES, read_name
@@ -49,7 +49,7 @@ class Child:
         """Held to close a line: a thread that finds the worker gone may end it while the main thread ends it after Ctrl-C."""
         self.channel: RunnerEnd
         self.channel, theirs = line(context.Pipe())
-        self._calling: Any = context.RawArray("c", NAME_BYTES)
+        self._calling = SharedText(NAME_BYTES)
         reading, output = context.Pipe(duplex=False)
         lifeline, self._lifeline = context.Pipe(duplex=False)
         arguments = (theirs, setup, self._calling, Streams(output, lifeline))
@@ -59,6 +59,7 @@ class Child:
             self._process.start()
         finally:
             theirs.close()
+            self._calling.close()
             output.close()
             lifeline.close()
         self.output = Output(reading)
