@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import random
 import threading
+import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
 
 pytest.importorskip("mcp")
 import anyio
+import mcp.server.mcpserver.server
 from mcp.client.client import Client
+from mcp.server.stdio import stdio_server
 
 from fusebench.cli.serving.evaluation_queue import Order
-from fusebench.cli.serving.mcp_server import make_server
+from fusebench.cli.serving.mcp_server import make_server, serve
 from fusebench.schema.evaluation import Evaluation
 from helpers.mutations import mutated
 
@@ -80,6 +86,40 @@ def test_a_call_that_nobody_waits_for_is_stopped(evaluations: Any) -> None:
 
     with_client(evaluations, leave, prepare=prepare)
     assert judges[0].stopped.is_set()
+
+
+def test_deep_json_ends_no_server(evaluations: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that the protocol's own parser reads is answered by an error; one that is deeper is none, and the next is answered."""
+    asked, _ = evaluations()
+    client = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "deep", "version": "1"}}
+    messages = [
+        json.dumps({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": client}),
+        json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+    ]
+    nested = [f'{{"op": {"[" * depth}{"]" * depth}}}' for depth in (100_000, 150)]
+    for number, given in enumerate([*nested, json.dumps({"op": "scale", "source": SOURCE, "stage": "check"})], 1):
+        call = f'{{"name": "evaluate_kernel", "arguments": {given}}}'
+        messages.append(f'{{"jsonrpc": "2.0", "id": {number}, "method": "tools/call", "params": {call}}}')
+    reading, writing = os.pipe()
+    answers = io.StringIO()
+
+    def speak() -> None:
+        with os.fdopen(writing, "w") as line:
+            line.write("".join(f"{one}\n" for one in messages))
+            line.flush()
+            for _ in range(600):
+                if '"id":3' in answers.getvalue():
+                    break
+                time.sleep(0.1)
+
+    threading.Thread(target=speak, daemon=True).start()
+    streams = partial(stdio_server, anyio.wrap_file(os.fdopen(reading)), anyio.wrap_file(answers))
+    monkeypatch.setattr(mcp.server.mcpserver.server, "stdio_server", streams)
+    serve(asked, ["scale"])
+    found = {one["id"]: one["result"] for one in map(json.loads, answers.getvalue().splitlines())}
+    assert found[2]["isError"]
+    assert "valid string" in found[2]["content"][0]["text"]
+    assert found[3]["structuredContent"]["status"] == "wrong"
 
 
 @pytest.mark.parametrize("count", [30, pytest.param(10_000, marks=pytest.mark.exhaustive)])
