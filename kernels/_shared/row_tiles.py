@@ -51,6 +51,23 @@ def two_tiles(hidden: int) -> RowTile:
     return RowTile(rows, head, tail, num_warps=max(1, rows * head // ELEMENTS))
 
 
+ONE_WAVE = 1056
+"""Rows of a launch that run at once on an H200: eight programs of one row on each of its 132 multiprocessors."""
+ROW_ELEMENTS = 8
+"""Elements per thread of a row that nothing runs beside: one load of 16 bytes of each tensor in 16 bits."""
+
+
+def one_row(hidden: int) -> RowTile:
+    """A row per program, in one masked block on as many warps as ask for it in one step."""
+    block = triton.next_power_of_2(hidden)
+    return RowTile(1, block, 0, num_warps=min(16, max(1, block // (32 * ROW_ELEMENTS))))
+
+
+def more_than_one_wave(rows: int) -> str | None:
+    """Why a launch of so many rows is not for a version that is made for few; None where it is."""
+    return f"{rows} rows: made for at most {ONE_WAVE}, which run at once" if rows > ONE_WAVE else None
+
+
 WARPS = {"half_the_warps": 0.5, "twice_the_warps": 2.0}
 """Choices of a row kernel, by the factor of its warps: `fusebench tune` measures them."""
 

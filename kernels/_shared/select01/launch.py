@@ -95,8 +95,10 @@ def _select01(
     BIAS: tl.constexpr,
     BOTH: tl.constexpr,
     UNIT: tl.constexpr,
+    EARLY: tl.constexpr,
 ):
-    """One program: ROWS rows.  BOTH: load both row sets and select between values; else select the address and load one."""
+    """One program: ROWS rows.  BOTH: load both row sets and select between values; else select the address and load one.  EARLY: ask for
+    the norm's weight and bias, too, before the first store and the reduction."""
     first = tl.program_id(0) * ROWS
     rows = first + tl.arange(0, ROWS)[:, None]
     place = rows
@@ -147,6 +149,9 @@ def _select01(
         tail_scale = load_selected(scale0, scale1, chosen, tail_columns, tail_mask, ROWS, BOTH)
         tail_shift = load_selected(shift0, shift1, chosen, tail_columns, tail_mask, ROWS, BOTH)
 
+    if NORM and EARLY:
+        weight = load_parameter(weight_ptr, head_columns, WEIGHT, D)
+        bias = load_parameter(bias_ptr, head_columns, BIAS, D)
     target = rows.to(tl.int64) * D
     tl.store(gate_out_ptr + target + head_columns, head_gate.to(gate_out_ptr.dtype.element_ty), mask=head_mask)
     if TAIL:
@@ -158,8 +163,9 @@ def _select01(
 
     if NORM:
         mean, inverse = row_statistics(head, tail, head_columns, tail_columns, eps, D, TAIL, True)
-        weight = load_parameter(weight_ptr, head_columns, WEIGHT, D)
-        bias = load_parameter(bias_ptr, head_columns, BIAS, D)
+        if not EARLY:
+            weight = load_parameter(weight_ptr, head_columns, WEIGHT, D)
+            bias = load_parameter(bias_ptr, head_columns, BIAS, D)
         head = normalise(head, mean, inverse, weight, bias, True, WEIGHT, BIAS)
         if TAIL:
             tail_weight = load_parameter(weight_ptr, tail_columns, WEIGHT, D)
@@ -189,6 +195,7 @@ def launch(
     weight: torch.Tensor | None = None,
     bias: torch.Tensor | None = None,
     eps: float = 0.0,
+    early: bool = False,
 ) -> None:
     """One launch over x `[B, L, C]`.
 
@@ -198,6 +205,7 @@ def launch(
         both: load both row sets and select between values, instead of selecting the address and loading one.
         residual, residual_gate: `v = residual + residual_gate * x`; the norm takes the unrounded v.
         norm: False leaves the norm out: x is modulated as it is.
+        early: ask for all operands before the reduction and the first store; of rows in one tile.
     """
     if plan.rows == 0:
         return
@@ -235,6 +243,7 @@ def launch(
         BIAS=bias is not None,
         BOTH=both,
         UNIT=stride_unit(*x.stride()[:2], *other.stride()[:2], *factor.stride()[:2], *plan.row_strides),
+        EARLY=early,
         num_warps=tile.num_warps,
         # Uncontracted, residual + gate * x rounds as torch's float32 chain does.  Under torch.compile the option cannot be passed, and
         # the last bit may differ from the eager call's where a rounding is close.
@@ -242,13 +251,14 @@ def launch(
     )
 
 
-def fused(call: Any, tile: Callable[[int], RowTile], *, both: bool) -> Any:
+def fused(call: Any, tile: Callable[[int], RowTile], *, both: bool, early: bool = False) -> Any:
     """Either select01 op in one launch: (y, gate_out), with a residual (y, v, gate_out).
 
     Args:
         call: the op's arguments.
         tile: the version's tile of a row of D elements.
         both: load both row sets and select between values.
+        early: ask for all operands before the reduction and the first store.
 
     Raises:
         KernelArgumentError: naming the argument, what came and what is accepted.
@@ -261,6 +271,7 @@ def fused(call: Any, tile: Callable[[int], RowTile], *, both: bool) -> Any:
     launch(
         plan, tile(plan.hidden), call.x, rows_of(call), call.index,
         y=y, gate_out=gate_out, both=both, residual=residual, residual_gate=gate, v=v, weight=call.weight, bias=call.bias, eps=call.eps,
+        early=early,
     )  # fmt: skip
     return outputs
 
