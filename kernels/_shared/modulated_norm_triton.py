@@ -77,10 +77,9 @@ def _modulated_norm(
     SHIFT: tl.constexpr,
     PER_ROW: tl.constexpr,
     UNIT: tl.constexpr,
-    EARLY: tl.constexpr,
 ):
     """One program: ROWS rows.  GATE, SCALE and SHIFT are addressings, or negative where there is none; PER_ROW: rows of a program
-    may take different modulations.  EARLY: ask for everything before the first store, which no load may overtake, and the reduction."""
+    may take different modulations."""
     first = tl.program_id(0) * ROWS
     rows = first + tl.arange(0, ROWS)[:, None]
     batch = rows // tokens
@@ -112,16 +111,14 @@ def _modulated_norm(
         if GATE >= 0:
             gate = load_modulation(gate_row, head_columns, head_mask, GATE, PER_ROW, D)
         rounded = residual_gate(head, residual, gate, GATE, v_ptr.dtype.element_ty)
-        if not EARLY:
-            tl.store(v_ptr + target + head_columns, rounded, mask=head_mask)
+        tl.store(v_ptr + target + head_columns, rounded, mask=head_mask)
         head = tl.where(head_mask, rounded.to(tl.float32), 0.0)  # a scalar gate may be Inf, which times the padding is NaN
         if TAIL:
             residual = load_activation(residual_source, tail_columns, tail_mask)
             if GATE >= 0:
                 gate = load_modulation(gate_row, tail_columns, tail_mask, GATE, PER_ROW, D)
             rounded = residual_gate(tail, residual, gate, GATE, v_ptr.dtype.element_ty)
-            if not EARLY:
-                tl.store(v_ptr + target + tail_columns, rounded, mask=tail_mask)
+            tl.store(v_ptr + target + tail_columns, rounded, mask=tail_mask)
             tail = tl.where(tail_mask, rounded.to(tl.float32), 0.0)
 
     if NORM or SCALE >= 0:
@@ -138,18 +135,10 @@ def _modulated_norm(
             if TAIL:
                 tail_scale = load_modulation(scale_row, tail_columns, tail_mask, SCALE, PER_ROW, D)
                 tail_shift = load_modulation(shift_row, tail_columns, tail_mask, SHIFT, PER_ROW, D)
-        if NORM and EARLY:
-            weight = load_parameter(weight_ptr, head_columns, WEIGHT, D)
-            bias = load_parameter(bias_ptr, head_columns, BIAS, D)
-        if RESIDUAL and EARLY:
-            tl.store(v_ptr + target + head_columns, head.to(v_ptr.dtype.element_ty), mask=head_mask)
-            if TAIL:
-                tl.store(v_ptr + target + tail_columns, tail.to(v_ptr.dtype.element_ty), mask=tail_mask)
         if NORM:
             mean, inverse = row_statistics(head, tail, head_columns, tail_columns, eps, D, TAIL, LAYER)
-            if not EARLY:
-                weight = load_parameter(weight_ptr, head_columns, WEIGHT, D)
-                bias = load_parameter(bias_ptr, head_columns, BIAS, D)
+            weight = load_parameter(weight_ptr, head_columns, WEIGHT, D)
+            bias = load_parameter(bias_ptr, head_columns, BIAS, D)
             head = normalise(head, mean, inverse, weight, bias, LAYER, WEIGHT, BIAS)
             if TAIL:
                 tail_weight = load_parameter(weight_ptr, tail_columns, WEIGHT, D)
@@ -185,7 +174,6 @@ def launch(
     eps: float = 0.0,
     scale: torch.Tensor | None = None,
     shift: torch.Tensor | None = None,
-    early: bool = False,
 ) -> None:
     """One launch over x `[B, S, D]` of the stages whose arguments are given.
 
@@ -195,7 +183,6 @@ def launch(
         residual: `v = residual + gate * x`, rounded to v's dtype; later stages take the rounded v.
         norm: `layer`, `rms`, or None to leave that stage out.
         scale, shift: the modulation stage; both or neither.
-        early: ask for all operands before the reduction and the first store; for a norm, of rows in one tile.
     """
     if plan.rows == 0:
         return
@@ -240,7 +227,6 @@ def launch(
         SHIFT=addressing(plan.shift, shift),
         PER_ROW=per_row,
         UNIT=stride_unit(*x.stride()[:2], *other.stride()[:2], *gate_at[:2], *scale_at[:2], *shift_at[:2]),
-        EARLY=early,
         num_warps=tile.num_warps,
         **({} if tracing() else options),
     )

@@ -6,7 +6,7 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.row_tiles import WARPS, RowTile, more_than_one_wave, one_row, with_warps
+from .._shared.row_tiles import WARPS, RowTile, more_than_few, one_row, with_warps
 from .._shared.select01.launch import fused
 from .op import Arguments, Params
 
@@ -26,4 +26,4 @@ def fused_triton(call: Arguments, choice: float = 1.0) -> tuple[torch.Tensor, to
 
 @fused_triton.supports
 def _(params: Params) -> bool | str:
-    return more_than_one_wave(params.rows) or True
+    return more_than_few(params.rows) or True
