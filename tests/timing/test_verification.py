@@ -165,6 +165,52 @@ def test_a_call_that_leaves_a_thread_at_work_is_suspicious_although_its_output_i
     assert set(timings.suspicious) == {KERNEL}, timings.suspicious
 
 
+def test_a_thread_that_works_between_calls_is_seen() -> None:
+    stop = threading.Event()
+
+    def works() -> None:
+        while not stop.is_set():
+            time.thread_time_ns()
+
+    worker = threading.Thread(target=works)
+    worker.start()
+    try:
+        said = watch._working_threads()
+    finally:
+        stop.set()
+        worker.join()
+    assert "us after a call had returned" in said
+    assert watch._working_threads() == ""
+
+
+@pytest.mark.parametrize(
+    ("pause_ms", "ran_ms", "waited_ms", "works"),
+    [(5, 2, 0, True), (60, 2, 0, False), (60, 2, 50, False), (60, 10, 50, True), (60, 5, 50, True), (5, 1, 0, False)],
+    ids=["quiet machine", "long pause", "waits too", "works when it has a core", "works half of that", "hardly works"],
+)
+def test_what_a_thread_does_in_a_pause_that_a_busy_machine_draws_out_is_held_against_the_time_it_lasted(
+    monkeypatch: pytest.MonkeyPatch, pause_ms: int, ran_ms: int, waited_ms: int, works: bool
+) -> None:
+    """Two milliseconds of some thread of the process, in a pause of 60, made honest kernels suspicious."""
+    clock = [0]
+    stop = threading.Event()
+    other = threading.Thread(target=stop.wait)
+    other.start()
+    monkeypatch.setattr(watch.time, "monotonic_ns", lambda: clock[0] * 1_000_000)
+    monkeypatch.setattr(watch.time, "sleep", lambda seconds: clock.__setitem__(0, pause_ms))
+
+    def scheduled(thread: int) -> tuple[int, int]:
+        done = clock[0] > 0 and thread == other.native_id
+        return (7 + done * ran_ms * 1_000_000, 9 + done * waited_ms * 1_000_000)
+
+    monkeypatch.setattr(watch, "_scheduled_ns", scheduled)
+    try:
+        assert bool(watch._working_threads()) is works
+    finally:
+        stop.set()
+        other.join()
+
+
 def test_a_replaced_clock_changes_no_time(measured: Callable[..., CaseTimings], monkeypatch: pytest.MonkeyPatch) -> None:
     def frozen(x: torch.Tensor, *, factor: float) -> None:
         monkeypatch.setattr(time, "perf_counter_ns", lambda: 0)

@@ -28,7 +28,7 @@ _Foreign = threading._DummyThread
 PATIENCE_S = 2.0
 """Time that an arm's calls in a replicate are given for threads to end."""
 BUSY_SHARE = 0.3
-"""Share of that time from which a thread counts as working."""
+"""Share of that time from which threads count as working; time in which they waited for a core is left out."""
 
 
 @dataclass(frozen=True)
@@ -153,18 +153,24 @@ def _working_threads() -> str:
     others = [thread.native_id for thread in threading.enumerate() if thread is not own and thread.native_id]
     if not others:
         return ""
-    before = [_cpu_ns(thread) for thread in others]
+    before, began = [_scheduled_ns(thread) for thread in others], time.monotonic_ns()
     time.sleep(QUIET_S)
-    worked = sum(max(0, _cpu_ns(thread) - earlier) for thread, earlier in zip(others, before, strict=True))
-    return f"threads worked for {worked / 1e3:.0f} us after a call had returned" if worked > BUSY_SHARE * QUIET_S * 1e9 else ""
+    elapsed, worked, share = time.monotonic_ns() - began, 0, 0.0
+    for thread, (ran, waited) in zip(others, before, strict=True):
+        ran_now, waited_now = _scheduled_ns(thread)
+        worked += max(0, ran_now - ran)
+        # Of the time that it had a core or wanted none: on a busy machine the pause lasts tens of milliseconds, and any thread works in it.
+        share += max(0, ran_now - ran) / max(1, elapsed - max(0, waited_now - waited), ran_now - ran)
+    return f"threads worked for {worked / 1e3:.0f} us after a call had returned" if share > BUSY_SHARE else ""
 
 
-def _cpu_ns(thread: int) -> int:
-    """Processor time of a thread in nanoseconds; 0 for one that has ended, and where the system does not tell."""
+def _scheduled_ns(thread: int) -> tuple[int, int]:
+    """Time of a thread on a core, and its waits for one, in nanoseconds; 0 for one that has ended, and where the system does not tell."""
     try:
-        return int(Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[0])
-    except (OSError, ValueError, IndexError):
-        return 0
+        ran, waited = Path(f"/proc/self/task/{thread}/schedstat").read_text().split()[:2]
+        return int(ran), int(waited)
+    except (OSError, ValueError):
+        return 0, 0
 
 
 class Watcher:
