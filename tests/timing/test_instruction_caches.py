@@ -6,15 +6,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import pytest
 
-from fusebench.timing.arm import Arm
+from fusebench.registry import Kernel, load_collection
+from fusebench.schema import CacheState, Role, SamplingPlan
+from fusebench.timing import instruction_caches
 from fusebench.timing.instruction_caches import INSTRUCTIONS
+from fusebench.timing.measure import measure_case
+from fusebench.timing.placement import arm_specs
+from fusebench.timing.select import select_timer
+
+KERNELS = Path(__file__).parents[2] / "kernels"
 
 INSTRUCTION_BYTES = 16
 
@@ -46,40 +52,31 @@ def test_the_assembler_keeps_every_instruction(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.alone
-def test_a_call_after_itself_takes_as_long_as_after_other_kernels() -> None:
-    """And less where its code stays in the caches, so the straight code does what it is for."""
+def test_a_kernel_takes_as_long_beside_few_others_as_beside_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And less without the straight code, which therefore does what it is for."""
     import torch
 
-    from fusebench.timing.cupti import CuptiTimer
-    from fusebench.timing.preparation import last_level_cache_bytes, make_evictor
-
     device = torch.device("cuda")
-    x = torch.randn(2048, 2048, device=device, dtype=torch.bfloat16)
-    words = torch.ones(4 * last_level_cache_bytes(device) // 4, device=device)
-    evict = make_evictor(device)
-    others: list[Callable[[], Any]] = [
-        lambda: x[:256].float().sort(),
-        lambda: x[:256, :256] @ x[:256, :256],
-        lambda: x[:256].float().cumsum(0),
-        lambda: x[:64].float().topk(5),
+    collection = load_collection([KERNELS], only={"norm_scale_shift"}, operators=False, entry_points=False)
+    op = collection.op("norm_scale_shift")
+    params = op.parse_params({"batch": 1, "tokens": 1024, "hidden": 1024})
+    many = [
+        kernel
+        for key, kernel in collection.kernels.items()
+        if kernel.info.role in (Role.FUSED, Role.SPLIT) and "__" not in key and kernel.reason_unsupported(params) is None
     ]
-    arm = Arm("softmax", lambda: torch.softmax(x, -1), lambda: None)
+    baseline, fused = (collection.kernels[f"norm_scale_shift/{name}"] for name in ("split_triton@1", "fused_cuda@1"))
+    plan = SamplingPlan(replicates=4, rounds=16, cache=CacheState.COLD, trim=0.1)
 
-    def typical_us(before: Callable[[], Any], empty: Callable[[], Any]) -> float:
-        def prepare(_: Arm) -> None:
-            before()
-            torch.cuda._sleep(400_000)  # type: ignore[no-untyped-call]  # the host queues all of it meanwhile
-            empty()
+    def typical_us(kernels: Sequence[Kernel]) -> float:
+        timings = measure_case(
+            "suite:case", op, params, arm_specs(kernels, baseline), device=device, plan=plan, timer=select_timer("cuda", "auto")[0], seed=1
+        )
+        return median(sample.span_ns for sample in timings.samples if sample.arm == str(fused.id)) / 1e3
 
-        return median(timing.span_ns for timing in CuptiTimer().time_calls([arm] * 200, prepare)) / 1e3
-
-    def strangers() -> None:
-        for call in others:
-            call()
-
-    typical_us(arm.call, evict)  # warm-up
-    kept = typical_us(arm.call, words.sum)
-    after_itself, after_others = typical_us(arm.call, evict), typical_us(strangers, evict)
-    print(f"{kept:.3f} us with its code in the caches, {after_itself:.3f} us without, {after_others:.3f} us after other kernels")
-    assert after_itself == pytest.approx(after_others, rel=0.01)
-    assert kept < 0.99 * after_itself
+    few, all_of_them = typical_us([baseline, fused]), typical_us(many)
+    monkeypatch.setattr(instruction_caches, "make_code_evictor", lambda device: lambda: None)
+    kept = typical_us([baseline, fused])
+    print(f"{few:.3f} us beside 4 arms, {all_of_them:.3f} beside {len(many) + 2}; {kept:.3f} beside 4 with its code in the caches")
+    assert few == pytest.approx(all_of_them, rel=0.015)
+    assert kept < 0.985 * few
