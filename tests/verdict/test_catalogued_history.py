@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,9 +15,10 @@ import pytest
 
 from fusebench.errors import UnknownNameError
 from fusebench.schema import ExitCode
-from fusebench.store.catalogue.files import Folder
+from fusebench.store.catalogue.files import CatalogueError, Folder
 from fusebench.store.catalogue.query import Catalogue
 from fusebench.verdict.history.catalogued import DeviceHistory, OnBoards, histories
+from fusebench.verdict.history.dividing import side_by_side
 from fusebench.verdict.history.selected import Selected
 from fusebench.verdict.history.shifts import history_exit_code
 from helpers.simulated_years import Event, Years
@@ -121,6 +124,39 @@ def test_only_what_is_selected_is_read_and_an_unknown_name_is_told(tmp_path: Pat
     assert len(histories(catalogue, Selected(last=12), margin=0.01)[0].runs) == 12
     with pytest.raises(UnknownNameError, match="unknown kernel 'fused_tritn'"):
         histories(catalogue, Selected(kernel="fused_tritn"), margin=0.01)
+
+
+@pytest.fixture
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 1})
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_models_divided_side_by_side_have_the_changes_and_causes_of_each_alone(tmp_path: Path) -> None:
+    for seed, device in enumerate(("NVIDIA B200", "NVIDIA H200", "NVIDIA L40S")):
+        events = [Event(60 + 20 * seed, 0.03, kernel=KERNEL, cases=5), Event(150 - 20 * seed, 0.03, "toolchain")]
+        for folder in (device, "all"):
+            Years(device, nights=NIGHTS, cases=10, seed=seed, events=events).write(tmp_path / folder)
+    catalogue = Catalogue(Folder(tmp_path / "all"))
+    with side_by_side(catalogue) as divide:
+        together = histories(catalogue, Selected(), margin=0.01, divide=divide)
+    assert not multiprocessing.active_children()
+    for found in together:
+        (alone,) = histories(Catalogue(Folder(tmp_path / found.device)), Selected(), margin=0.01)
+        assert shifts(found) == shifts(alone) != []
+
+
+@pytest.mark.usefixtures("two_processors")
+def test_a_killed_process_that_divides_is_told(tmp_path: Path) -> None:
+    for device in ("NVIDIA B200", "NVIDIA H200"):
+        Years(device, nights=30, cases=5).write(tmp_path)
+    catalogue = Catalogue(Folder(tmp_path))
+    with side_by_side(catalogue) as divide:
+        for child in multiprocessing.active_children():
+            child.kill()
+            child.join()
+        with pytest.raises(CatalogueError, match="was ended, as for lack of memory"):
+            histories(catalogue, Selected(), margin=0.01, divide=divide)
 
 
 def test_the_command_prints_and_judges_a_catalogue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

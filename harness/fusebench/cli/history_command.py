@@ -154,13 +154,15 @@ def _catalogued(results: str, selected: Selected, margin: float, *, gate: bool, 
     from ..stats.fdr import DEFAULT_RATE
     from ..store.catalogue.query import Catalogue
     from ..verdict.history.catalogued import histories
+    from ..verdict.history.dividing import side_by_side
     from ..verdict.history.shifts import history_exit_code
     from .shared.results import open_results
 
     catalogue = Catalogue(open_results(results, find_project()).files)
-    # While DuckDB reads the files, for a fifth of a second, the reports are imported, which takes another.
-    threading.Thread(target=importlib.import_module, args=("..report.history", __package__)).start()
-    found_by_device = histories(catalogue, selected, margin=margin)
+    with side_by_side(catalogue) as divide:
+        # While DuckDB reads the files, for a fifth of a second, the reports are imported, which takes another.
+        threading.Thread(target=importlib.import_module, args=("..report.history", __package__)).start()
+        found_by_device = histories(catalogue, selected, margin=margin, divide=divide)
 
     from ..report.history import History, history_document, history_markdown, print_history
 

@@ -94,24 +94,22 @@ def print_history(history: History, console: Console) -> None:
     """Print the runs, the table of change points, one line per run that moved and per suite, and the conclusion."""
     from rich.text import Text
 
-    history = escape.cleaned(history)
-    for line, style in history_lines(history):
+    # The printed lines are cleaned, not the record: years of runs have a hundred thousand texts.
+    for line, style in escape.cleaned(history_lines(history)):
         console.print(Text(line, style=style))
-    rows = [(_row(history, track, shift), _style(shift)) for track, shift in history.changes()]
+    rows = [(escape.cleaned(_row(history, track, shift)), _style(shift)) for track, shift in history.changes()]
     if rows:
         right = [*HEADER[2:6], *HEADER[7:10]]
         console.print(FittedTable(HEADER, [[Text(cell, style=style) for cell in cells] for cells, style in rows], right=right), crop=False)
-    for line in _events(history):
-        console.print(Text(line))
-    for line in _suite_lines(history):
-        console.print(Text(line))
     code = history_exit_code(history.tracks, history.rate)
-    console.print(Text(verdict_line(history), style={ExitCode.REGRESSION: "bold red", ExitCode.UNDECIDED: "yellow"}.get(code, "green")))
+    verdict_style = {ExitCode.REGRESSION: "bold red", ExitCode.UNDECIDED: "yellow"}.get(code, "green")
+    for line in escape.cleaned([*_events(history), *_suite_lines(history)]):
+        console.print(Text(line))
+    console.print(Text(escape.cleaned(verdict_line(history)), style=verdict_style))
 
 
 def history_markdown(history: History) -> str:
     """The same as GitHub-flavoured Markdown."""
-    history = escape.cleaned(history)
     parts = ["# Change points", "", f"**{escape.markdown(verdict_line(history))}**", ""]
     parts += [f"* {escape.markdown(line)}" for line, _ in history_lines(history)]
     rows = [_row(history, track, shift) for track, shift in history.changes()]

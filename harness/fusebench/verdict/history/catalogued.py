@@ -17,8 +17,9 @@ from ...errors import UnknownNameError
 from ...schema import CacheState, Environment, Run, SamplingPlan, boards_of
 from ...stats.changepoint import SMALLEST_PART, ChangePoint, levels
 from ...stats.fdr import DEFAULT_RATE, select
-from ...stats.segmentation import Level, divide_all
+from ...stats.segmentation import Level
 from .causes import Place, around, explain, moved_near
+from .dividing import Divide, at_once
 from .selected import FIGURES, Selected
 from .series import Figure, Series, Snapshot
 from .shifts import FLOOR_US, Track, adjusted_of, shifts_of, until
@@ -34,10 +35,6 @@ kernel, params, gating, time_us, code, yardstick"""
 _BESIDE_TIME = {Figure.SOL: ", limit_us", Figure.SPEEDUP: ", speedup", Figure.RAW: ""}
 """The column that each figure needs, too."""
 _FACTS = ("commit", "dirty", "board", "driver", "cuda", "torch", "triton", "ptxas", "fusebench", "timer")
-_JOINED = (
-    'JOIN chosen_runs AS r ON q.run = r.run JOIN chosen_series AS s ON q.suite = s.suite AND q."case" = s."case" '
-    "AND q.kernel = s.kernel AND q.params = s.params"
-)
 
 
 class DeviceHistory(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,12 +45,17 @@ class DeviceHistory(msgspec.Struct, frozen=True, kw_only=True):
     tracks: list[Track]
 
 
-def histories(catalogue: Catalogue, selected: Selected, *, margin: float, rate: float = DEFAULT_RATE) -> list[DeviceHistory]:
+def histories(
+    catalogue: Catalogue, selected: Selected, *, margin: float, rate: float = DEFAULT_RATE, divide: Divide | None = None
+) -> list[DeviceHistory]:
     """The history of every device model in `catalogue`.
+
+    Args:
+        divide: divides the series of a device model; `at_once` unless given.
 
     Raises:
         UnknownNameError: nothing in the catalogue answers to an option.
-        CatalogueError: the catalogue is empty, or cannot be read.
+        CatalogueError: the catalogue is empty, or cannot be read, or a process of `side_by_side` was killed.
     """
     with catalogue.connect() as connection:
         condition, values = selected.where()
@@ -64,24 +66,81 @@ def histories(catalogue: Catalogue, selected: Selected, *, margin: float, rate: 
         found = connection.execute(f"SELECT DISTINCT device FROM {rows} ORDER BY device", values).fetchall()
         if not found:
             _say_unknown(connection, selected)
-        parts = [(str(device), f"{rows} AND device = ?", [*values, device]) for (device,) in found]
-        return [_history(connection, *part, selected=selected, margin=margin, rate=rate) for part in parts]
+        models = [
+            _Model(connection=connection, device=str(device), number=number, rows=f"{rows} AND device = ?", values=[*values, device])
+            for number, (device,) in enumerate(found)
+        ]
+        read = [_read(model, selected=selected, divide=divide or at_once, rate=rate) for model in models]
+        return [_judged(one, margin=margin, rate=rate) for one in read]
 
 
-def _history(
-    connection: duckdb.DuckDBPyConnection, device: str, rows: str, values: list[Any], *, selected: Selected, margin: float, rate: float
-) -> DeviceHistory:
-    """The history of one device model; `rows` follows FROM in SQL, and takes `values`."""
-    runs = _runs(connection, device, rows, values, last=selected.last)
-    keys = connection.execute(
-        'SELECT suite, "case", kernel, arg_max(params, created), arg_max(gating, created), max(created) '
-        f'FROM {rows} GROUP BY suite, "case", kernel ORDER BY suite, "case", kernel',
-        values,
+class _Model(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows of one device model."""
+
+    connection: Any
+    device: str
+    number: int
+    """Its place among the device models."""
+    rows: str
+    """Follows FROM in SQL, and takes `values`."""
+    values: list[Any]
+
+    def select(self, columns: str, after: str = "") -> duckdb.DuckDBPyConnection:
+        """Columns of the rows."""
+        found: duckdb.DuckDBPyConnection = self.connection.execute(f"SELECT {columns} FROM {self.rows} {after}", self.values)
+        return found
+
+    def joined(self, columns: str, more: str = "") -> duckdb.DuckDBPyConnection:
+        """Columns of the rows `q` that belong to a series and a run: `s.row` and `r.place` are their numbers."""
+        found: duckdb.DuckDBPyConnection = self.connection.execute(
+            f"SELECT {columns} FROM (SELECT * FROM {self.rows}) AS q JOIN {self.named('runs')} AS r ON q.run = r.run "
+            f'JOIN {self.named("series")} AS s ON q.suite = s.suite AND q."case" = s."case" AND q.kernel = s.kernel '
+            f"AND q.params = s.params {more}",
+            self.values,
+        )
+        return found
+
+    def named(self, table: str) -> str:
+        """The name of a temporary table of this model."""
+        return f"{table}_{self.number}"
+
+    def keep(self, table: str, columns: dict[str, tuple[str, list[Any]]]) -> None:
+        """Make a temporary table of `columns`: SQL type and values by name.
+
+        Lists as parameters, because a registered Arrow table makes DuckDB import pandas.
+        """
+        cells = ", ".join(f'unnest(?::{kind}[]) AS "{column}"' for column, (kind, _) in columns.items())
+        values = [values for _, values in columns.values()]
+        self.connection.execute(f"CREATE TEMP TABLE {self.named(table)} AS SELECT {cells}", values)
+
+
+class _Read(msgspec.Struct, frozen=True, kw_only=True):
+    """The series of one device model as read, while they are divided."""
+
+    model: _Model
+    runs: list[Snapshot]
+    series: list[Series]
+    times: Any
+    """Microseconds, one row per series and one column per run."""
+    figures: Any
+    long: list[int]
+    """Rows of the series that are long enough to divide."""
+    division: Any
+    """The `Division` of these rows; None without any."""
+    on_boards: OnBoards
+
+
+def _read(model: _Model, *, selected: Selected, divide: Divide, rate: float) -> _Read:
+    """Read the series of one device model, and have them divided."""
+    runs = _runs(model, last=selected.last)
+    keys = model.select(
+        'suite, "case", kernel, arg_max(params, created), arg_max(gating, created), max(created)',
+        'GROUP BY suite, "case", kernel ORDER BY suite, "case", kernel',
     ).fetchall()
     newest: dict[tuple[str, str], tuple[datetime, str]] = {}
     for suite, case, _, params, _, created in keys:
         newest[suite, case] = max(newest.get((suite, case), (created, params)), (created, params))
-    times, figures = _matrices(connection, rows, values, figure=selected.figure, runs=runs, keys=keys, newest=newest)
+    times, figures = _matrices(model, figure=selected.figure, runs=runs, keys=keys, newest=newest)
     series = [
         Series(
             suite=suite,
@@ -95,17 +154,27 @@ def _history(
         )
         for row, (suite, case, kernel, _, gating, created) in enumerate(keys)
     ]
-    names, boards = _boards(connection, rows, values, runs=runs, series=len(keys))
-    tracks = _tracks(series, figures=figures, times=times, boards=boards, margin=margin, rate=rate)
-    on_boards = OnBoards([one.run for one in runs], names, boards)
-    return DeviceHistory(
-        device=device, runs=runs, tracks=_explained(connection, rows, values, tracks=tracks, on_boards=on_boards, margin=margin)
+    names, boards = _boards(model, runs=runs, series=len(keys))
+    long = [row for row, one in enumerate(series) if len(one.values) >= 2 * SMALLEST_PART]
+    return _Read(
+        model=model,
+        runs=runs,
+        series=series,
+        times=times,
+        figures=figures,
+        long=long,
+        division=divide(figures[long], boards, Level(rate)) if long else None,
+        on_boards=OnBoards([one.run for one in runs], names, boards),
     )
 
 
-def _boards(
-    connection: duckdb.DuckDBPyConnection, rows: str, values: list[Any], *, runs: Sequence[Snapshot], series: int
-) -> tuple[list[str], NDArray[np.int64]]:
+def _judged(read: _Read, *, margin: float, rate: float) -> DeviceHistory:
+    """The changes of the series, with their causes."""
+    tracks = _explained(read, _tracks(read, margin=margin, rate=rate), margin=margin)
+    return DeviceHistory(device=read.model.device, runs=read.runs, tracks=tracks)
+
+
+def _boards(model: _Model, *, runs: Sequence[Snapshot], series: int) -> tuple[list[str], NDArray[np.int64]]:
     """The names of all boards, and the number of each run's board: one row of all runs, or, where a run is of several boards, one row per
     series, since each case is of one board."""
     by_run = [boards_of(one.run.environment.device_uuid) for one in runs]
@@ -115,12 +184,11 @@ def _boards(
     several = [place for place, boards in enumerate(by_run) if len(boards) > 1]
     if not several:
         return names, first
-    _table(connection, "boards_of_device", {"board": ("VARCHAR", names), "number": ("INT", list(range(len(names))))})
-    _table(connection, "runs_of_several", {"place": ("INT", several)})
-    found = connection.sql(
-        f"SELECT s.row, r.place, b.number FROM (SELECT * FROM {rows}) AS q {_JOINED} "
-        "JOIN runs_of_several AS o ON o.place = r.place JOIN boards_of_device AS b ON q.board = b.board",
-        params=values,
+    model.keep("boards", {"board": ("VARCHAR", names), "number": ("INT", list(range(len(names))))})
+    model.keep("several", {"place": ("INT", several)})
+    found = model.joined(
+        "s.row, r.place, b.number",
+        f"JOIN {model.named('several')} AS o ON o.place = r.place JOIN {model.named('boards')} AS b ON q.board = b.board",
     ).fetchnumpy()
     boards = np.repeat(first[None, :], series, axis=0)
     boards[found["row"], found["place"]] = found["number"]
@@ -145,14 +213,12 @@ class OnBoards:
         return runs, numbers
 
 
-def _runs(connection: duckdb.DuckDBPyConnection, device: str, rows: str, values: list[Any], *, last: int | None) -> list[Snapshot]:
+def _runs(model: _Model, *, last: int | None) -> list[Snapshot]:
     """The runs, in order of time, with the cache state of the newest."""
     facts = ", ".join(f'any_value("{name}")' if name != "board" else "string_agg(DISTINCT board, ',' ORDER BY board)" for name in _FACTS)
-    found = connection.execute(
-        f"SELECT run, created, cache, {facts} FROM {rows} GROUP BY run, created, cache ORDER BY created, run", values
-    ).fetchall()
+    found = model.select(f"run, created, cache, {facts}", "GROUP BY run, created, cache ORDER BY created, run").fetchall()
     alike = [row for row in found if row[2] == found[-1][2]]
-    return [_snapshot(device, row) for row in (alike if last is None else alike[-last:])]
+    return [_snapshot(model.device, row) for row in (alike if last is None else alike[-last:])]
 
 
 def _snapshot(device: str, row: tuple[Any, ...]) -> Snapshot:
@@ -191,9 +257,7 @@ def _snapshot(device: str, row: tuple[Any, ...]) -> Snapshot:
 
 
 def _matrices(
-    connection: duckdb.DuckDBPyConnection,
-    rows: str,
-    values: list[Any],
+    model: _Model,
     *,
     figure: Figure,
     runs: Sequence[Snapshot],
@@ -206,14 +270,10 @@ def _matrices(
     """
     names = [[key[column] for key in keys] for column in range(3)]
     params = [newest[key[0], key[1]][1] for key in keys]
-    # Lists as parameters, because a registered Arrow table makes DuckDB import pandas.
-    _table(connection, "chosen_runs", {"run": ("VARCHAR", [one.run.id for one in runs]), "place": ("INT", list(range(len(runs))))})
+    model.keep("runs", {"run": ("VARCHAR", [one.run.id for one in runs]), "place": ("INT", list(range(len(runs))))})
     texts = {name: ("VARCHAR", column) for name, column in zip(("suite", "case", "kernel", "params"), [*names, params], strict=True)}
-    _table(connection, "chosen_series", {**texts, "row": ("INT", list(range(len(keys))))})
-    found = connection.sql(
-        f"SELECT s.row, r.place, time_us, {FIGURES[figure]} AS figure FROM (SELECT * FROM {rows}) AS q {_JOINED}",
-        params=values,
-    ).fetchnumpy()
+    model.keep("series", {**texts, "row": ("INT", list(range(len(keys))))})
+    found = model.joined(f"s.row, r.place, time_us, {FIGURES[figure]} AS figure").fetchnumpy()
     times = np.full((len(keys), len(runs)), np.nan)
     figures = times.copy()
     where = found["row"], found["place"]
@@ -222,20 +282,12 @@ def _matrices(
     return times, figures
 
 
-def _tracks(
-    series: Sequence[Series],
-    *,
-    figures: NDArray[np.float64],
-    times: NDArray[np.float64],
-    boards: NDArray[np.int64],
-    margin: float,
-    rate: float,
-) -> list[Track]:
+def _tracks(read: _Read, *, margin: float, rate: float) -> list[Track]:
     """As `shifts.find_shifts`, for all series at once."""
-    long = [row for row, one in enumerate(series) if len(one.values) >= 2 * SMALLEST_PART]
+    series, figures, times, long = read.series, read.figures, read.times, read.long
     if not long:
         return [Track(series=one, shifts=(), too_short=True) for one in series]
-    cuts, p_values = divide_all(figures[long], boards, Level(rate))
+    cuts, p_values = read.division()
     limits = np.maximum(margin, FLOOR_US / np.nanmedian(times[long], axis=1))
     changed = sum(map(bool, cuts))
     while True:
@@ -267,22 +319,14 @@ def _tracks(
     return [tracks.get(row) or Track(series=one, shifts=(), too_short=row not in judged) for row, one in enumerate(series)]
 
 
-def _explained(
-    connection: duckdb.DuckDBPyConnection,
-    rows: str,
-    values: list[Any],
-    *,
-    tracks: Sequence[Track],
-    on_boards: OnBoards,
-    margin: float,
-) -> list[Track]:
+def _explained(read: _Read, tracks: Sequence[Track], *, margin: float) -> list[Track]:
     """`tracks` with the cause of every shift."""
-    held = _places(connection, rows, values, tracks)
+    held = _places(read.model, tracks)
     near = {kernel: moved_near(tracks, kernel) for kernel in {track.series.kernel for track in tracks if track.shifts}}
     found = list(tracks)
     for row, track in enumerate(tracks):
         if track.shifts:
-            runs, boards = on_boards.of(row)
+            runs, boards = read.on_boards.of(row)
             told = explain(track, runs=runs, boards=boards, held=held.get(row, {}), moved=near[track.series.kernel], margin=margin)
             shifts = [
                 msgspec.structs.replace(shift, cause=str(one.cause), cause_reason=one.reason)
@@ -292,7 +336,7 @@ def _explained(
     return found
 
 
-def _places(connection: duckdb.DuckDBPyConnection, rows: str, values: list[Any], tracks: Sequence[Track]) -> dict[int, dict[int, Place]]:
+def _places(model: _Model, tracks: Sequence[Track]) -> dict[int, dict[int, Place]]:
     """By row of the series and number of the run: machine code and yardstick around every shift."""
     wanted = set[tuple[int, int]]()
     for row, track in enumerate(tracks):
@@ -301,23 +345,14 @@ def _places(connection: duckdb.DuckDBPyConnection, rows: str, values: list[Any],
     if not wanted:
         return {}
     pairs = sorted(wanted)
-    columns = {name: ("INT", [pair[column] for pair in pairs]) for column, name in enumerate(("row", "place"))}
-    _table(connection, "wanted", columns)
-    held = connection.execute(
-        f"SELECT w.row, w.place, q.code, q.yardstick FROM (SELECT * FROM {rows}) AS q {_JOINED} "
-        "JOIN wanted AS w ON w.row = s.row AND w.place = r.place",
-        values,
+    model.keep("wanted", {name: ("INT", [pair[column] for pair in pairs]) for column, name in enumerate(("row", "place"))})
+    held = model.joined(
+        "w.row, w.place, q.code, q.yardstick", f"JOIN {model.named('wanted')} AS w ON w.row = s.row AND w.place = r.place"
     ).fetchall()
     found: dict[int, dict[int, Place]] = {}
     for row, place, code, yardstick in held:
         found.setdefault(row, {})[place] = Place(code=code, yardstick=yardstick)
     return found
-
-
-def _table(connection: duckdb.DuckDBPyConnection, name: str, columns: dict[str, tuple[str, list[Any]]]) -> None:
-    """Make a table of `columns`: SQL type and values by name."""
-    cells = ", ".join(f'unnest(?::{kind}[]) AS "{column}"' for column, (kind, _) in columns.items())
-    connection.execute(f"CREATE OR REPLACE TEMP TABLE {name} AS SELECT {cells}", [values for _, values in columns.values()])
 
 
 def _say_unknown(connection: duckdb.DuckDBPyConnection, selected: Selected) -> None:
