@@ -47,7 +47,7 @@ def side_by_side(catalogue: Catalogue) -> Iterator[Divide]:
     if count < 2:
         yield at_once
         return
-    pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _end_by_signal)
+    pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _left_to_the_command)
     pool.submit(int)  # forks all of them
     try:
         yield functools.partial(_divide_in, pool)
@@ -76,7 +76,7 @@ def _killed_is_told() -> Iterator[None]:
         raise CatalogueError("a process that divided series was ended, as for lack of memory: select fewer of them") from None
 
 
-def _end_by_signal() -> None:
-    """The command answers Ctrl-C and SIGTERM; a process that divides for it just ends."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+def _left_to_the_command() -> None:
+    """Ctrl-C reaches every process of a terminal: the command answers it, and ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
