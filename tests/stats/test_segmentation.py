@@ -9,7 +9,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fusebench.stats.changepoint import Cut, levels
-from fusebench.stats.segmentation import Level, board_ratio, divide_all, p_values_of
+from fusebench.stats.largest_score import p_values_of
+from fusebench.stats.segmentation import Level, board_ratio, divide_all
 
 NIGHTS = 300
 ONE_BOARD = np.zeros(NIGHTS, dtype=np.int64)
