@@ -13,8 +13,9 @@ from fusebench.device import Device
 from fusebench.registry import Collection
 from fusebench.runner.context import MeasuringContext
 from fusebench.runner.engine import Engine
+from fusebench.runner.run.options import RunOptions
 from fusebench.runner.run.reckoning import Reckoning
-from fusebench.runner.run.strategy import RunOptions, RunStrategy
+from fusebench.runner.run.strategy import RunStrategy
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.protocol import Checked, CheckTask, Failure, Measured, Progress, TimeTask
 from fusebench.schema import Accuracy, CacheState, Case, Result, Run, Sample, SamplingPlan, Spending

@@ -15,8 +15,9 @@ from fusebench.registry import Collection
 from fusebench.runner.case_kernels import case_kernels, result_for
 from fusebench.runner.context import MeasuringContext
 from fusebench.runner.run.measured_case import CaseMeasurement
+from fusebench.runner.run.options import default_plan
 from fusebench.runner.run.resuming import Resumed
-from fusebench.runner.run.strategy import default_plan, renamed
+from fusebench.runner.run.strategy import renamed
 from fusebench.runner.run.summarise import CaseFigures
 from fusebench.runner.workers.pool import WorkerPool
 from fusebench.runner.workers.process import WorkerProcess

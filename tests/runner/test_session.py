@@ -16,7 +16,7 @@ from fusebench.registry import Collection
 from fusebench.registry.collection import Problem
 from fusebench.runner import engine as engine_module
 from fusebench.runner.run import measured_case as measured_case_module
-from fusebench.runner.run.strategy import default_plan
+from fusebench.runner.run.options import default_plan
 from fusebench.runner.session import attempt
 from fusebench.runner.workers.protocol import TimeTask
 from fusebench.schema import FAILED_STATUSES, CacheState, Case, ExitCode, Role, Status, VerdictKind

@@ -156,7 +156,7 @@ def ab(
     from ..report.ab import ab_document, print_ab
     from ..runner.ab.command import ComparisonRequest, IdenticalSource, measure_comparison
     from ..runner.ab.strategy import ComparisonOptions, default_looks
-    from ..runner.run.strategy import default_plan
+    from ..runner.run.options import default_plan
     from .shared.evidence_work import evidence_tools
     from .shared.output import console, print_json
     from .shared.progress import make_reporter

@@ -72,7 +72,7 @@ def bench(
     import msgspec
 
     from ..runner.run.command import RunRequest, measure_run
-    from ..runner.run.strategy import RunOptions, default_plan
+    from ..runner.run.options import RunOptions, default_plan
     from ..verdict.margins.rule import MarginRule
     from .run_command import show_run
     from .shared.output import command_line, patience

@@ -78,7 +78,7 @@ def bisect(
     from ..report.bisect import bisect_document, bisect_lines, issue_lines
     from ..runner.ab.strategy import default_looks
     from ..runner.resuming import content_of
-    from ..runner.run.strategy import default_plan
+    from ..runner.run.options import default_plan
     from ..store.bisection_record import write_issue
     from ..timing.select import require_timer
     from .ab_command import with_given

@@ -204,7 +204,7 @@ def calibrate(
     from ..runner.calibrate.command import CalibrationRequest, measure_calibration, planned_words
     from ..runner.calibrate.targets import built_in_targets, one_of_each
     from ..runner.calibrate.visit import CalibrationOptions
-    from ..runner.run.strategy import default_plan
+    from ..runner.run.options import default_plan
     from ..verdict.conclusion import PROCESSES
     from .shared.output import command_line, remark
     from .shared.progress import make_reporter

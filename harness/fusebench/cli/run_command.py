@@ -133,7 +133,7 @@ def run(
 
     from ..fleet.planning import cases_of_shard
     from ..runner.run.command import RunRequest
-    from ..runner.run.strategy import RunOptions
+    from ..runner.run.options import RunOptions
     from ..store.baselines import load_baseline
     from ..store.finding import parent_of_record
     from ..store.scatter_file import load_scatter
@@ -173,7 +173,7 @@ def _sampling_plan(kind: str, cache: CacheState, stopped: Run | None, changes: M
     """The plan of the device, or of the stopped run, with what the command line says."""
     import msgspec
 
-    from ..runner.run.strategy import default_plan
+    from ..runner.run.options import default_plan
 
     plan = default_plan(kind, cache) if stopped is None or cache is not CacheState.COLD else stopped.plan
     return msgspec.structs.replace(plan, **{name: value for name, value in changes.items() if value is not None})

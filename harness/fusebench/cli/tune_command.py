@@ -197,7 +197,7 @@ def _measure(
 
     from ..report.run.pages import write_views
     from ..runner.run.command import RunRequest, measure_run
-    from ..runner.run.strategy import RunOptions, default_plan
+    from ..runner.run.options import RunOptions, default_plan
     from ..schema import Role
     from ..store.scatter_file import load_scatter
     from ..verdict.margins.rule import MarginRule

@@ -11,7 +11,7 @@ import msgspec
 from ..device import Device
 from ..runner.context import MeasuringContext, Reporter
 from ..runner.run.command import RunRequest
-from ..runner.run.strategy import RunOptions
+from ..runner.run.options import RunOptions
 from ..runner.workers.pool import WorkerPool
 from ..runner.workers.protocol import Measured
 from ..schema import CaseSummary, Environment, Result

@@ -20,8 +20,9 @@ from ..runner.context import AHEAD, Reporter
 from ..runner.engine import Budget
 from ..runner.run.command import RunRequest, Session, checks_ahead
 from ..runner.run.looks import confirming_budget
+from ..runner.run.options import RunOptions
 from ..runner.run.reckoning import expected_seconds
-from ..runner.run.strategy import RunOptions, RunStrategy, Suspected
+from ..runner.run.strategy import RunStrategy, Suspected
 from ..runner.workers.ahead import Checks
 from ..runner.workers.pool import WorkerPool
 from ..schema import Case, CaseSummary, Result, Run, Sample

@@ -23,7 +23,7 @@ from ..report.wording import error_over_split
 from ..runner.case_kernels import CaseKernels, timeable
 from ..runner.context import MeasuringContext
 from ..runner.run.measured_case import CaseMeasurement
-from ..runner.run.strategy import default_plan
+from ..runner.run.options import default_plan
 from ..runner.workers.checking import check_all
 from ..runner.workers.pool import WorkerPool
 from ..schema import Case, Result, SamplingPlan, Status

@@ -37,7 +37,7 @@ def show_interference(
     from ...device.toolchain import require_torch_for
     from ...fleet.interference import interference_lines, measure_interference
     from ...runner.run.command import RunRequest
-    from ...runner.run.strategy import RunOptions, default_plan
+    from ...runner.run.options import RunOptions, default_plan
     from ...suites import suite_names
     from ...verdict.margins.rule import MarginRule
     from .progress import make_reporter

@@ -30,9 +30,10 @@ from ..evidence.providers import EvidenceTools, MeasuredKernels, providers_of_ru
 from ..evidence.regressions import any_regressed, explained_run
 from ..session import Interruption, MeasuringRequest, Outcome, attempt, ended_by, hold, ops_of, signals_held
 from ..workers.pool import WorkerPool
+from .options import RunOptions
 from .reckoning import Reckoning, measured_before, reckon
 from .resuming import Resumed
-from .strategy import RunOptions, RunStrategy
+from .strategy import RunStrategy
 
 MOST_AHEAD = 0.5
 """Part of a budget after which no further case is checked ahead: compilers without their caches may take several times as long."""

@@ -11,7 +11,6 @@ import msgspec
 
 from ...schema import (
     SCHEMA_VERSION,
-    CacheState,
     Case,
     CaseSummary,
     ExitCode,
@@ -19,7 +18,6 @@ from ...schema import (
     Result,
     Run,
     Sample,
-    SamplingPlan,
     Status,
 )
 from ...stats.weighted import suite_summaries
@@ -36,8 +34,8 @@ from ..workers.ahead import Checks, check_ahead
 from ..workers.protocol import Measured
 from .looks import confirming_budget, first_processes, fresh_looks, remeasured, replies_of
 from .measured_case import CaseMeasurement, Remeasurement
+from .options import RunOptions
 from .reckoning import Reckoning
-from .resuming import Resumed
 from .summarise import untimed_summary
 
 
@@ -63,38 +61,6 @@ class Suspected(msgspec.Struct, frozen=True, kw_only=True):
         if self.before:
             return f"case {key}: still open after {len(self.before)} fresh processes, so {fresh} more remeasure it: {self.suspect.reason}"
         return f"case {key}: suspect after its first measurement, so remeasured in {fresh} fresh processes: {self.suspect.reason}"
-
-
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a run."""
-
-    kernel: str | None = None
-    """Glob of kernels."""
-    command: str = ""
-    selected: tuple[str, ...] | None = None
-    """Names of the suites."""
-    op: str | None = None
-    """The op, for the record; the cases to run are already selected."""
-    case: str | None = None
-    """Glob of the cases, for the record; the cases to run are already selected."""
-    shard: str = ""
-    """`I/N`, for the record; the cases to run are already those of the shard."""
-    resumed: Resumed | None = None
-    """A stopped run to resume."""
-
-
-def default_plan(device_kind: str, cache: CacheState = CacheState.COLD) -> SamplingPlan:
-    """Replicates and rounds that a device gets unless told otherwise.
-
-    On a GPU the placement is the unit of replication: between placements the ratio of a kernel to itself scatters with a standard
-    deviation of 0.4 to 1 % on an H200, so twelve of them bring the interval to a few tenths of a percent.
-
-    On a CPU single calls scatter by 10 %, since other programs share its caches, and placements hardly: so few calls in each of as many
-    placements, and the middle one of them.
-    """
-    if device_kind == "cuda":
-        return SamplingPlan(replicates=12, rounds=20, cache=cache, trim=0.1)
-    return SamplingPlan(replicates=10, rounds=3, cache=cache, trim=1 / 3)
 
 
 class Findings(Protocol):
