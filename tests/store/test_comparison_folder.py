@@ -20,7 +20,6 @@ from fusebench.store.comparison_folder import (
     read_comparison,
     read_comparison_samples,
     seal_of_comparison,
-    write_comparison,
     write_report,
 )
 from fusebench.store.files import write_file
@@ -32,7 +31,7 @@ SAMPLES = [Sample(case="s:c", arm="scale/a@1", replicate=0, round=0, position=0,
 
 
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
-    folder = write_comparison(tmp_path / "runs", record(), [])
+    folder = keep_comparison(tmp_path / "runs", record(), [])
     write_report(folder, "# report\n")
     assert folder.name == "20260727T072547Z_abcd1234_ab"
     assert sorted(file.name for file in folder.iterdir()) == ["ab.json", "report.md", "samples.parquet"]
@@ -60,14 +59,8 @@ def test_a_full_disk_keeps_what_was_written_before(tmp_path: Path, monkeypatch: 
     assert read_comparison(folder) == record()
 
 
-def test_a_comparison_is_never_overwritten(tmp_path: Path) -> None:
-    write_comparison(tmp_path, record(), [])
-    with pytest.raises(RunRecordError, match="exists already"):
-        write_comparison(tmp_path, record(), [])
-
-
 def test_a_newer_a_garbled_and_a_missing_record_are_refused(tmp_path: Path) -> None:
-    folder = write_comparison(tmp_path, record(), [])
+    folder = keep_comparison(tmp_path, record(), [])
     file = folder / COMPARISON_FILE
     newer = json.loads(file.read_text()) | {"comparison_version": 99}
     file.write_text(json.dumps(newer))

@@ -10,23 +10,12 @@ from ..schema import Sample
 from .comparison_record import COMPARISON_VERSION, Comparison
 from .files import write_file
 from .finding import COMPARISON_FILE
-from .kept_folder import keep, write_kept
+from .kept_folder import keep
 from .record_files import read_command_record
 from .run_folder import SAMPLES_FILE, decode_samples, encode_samples, stamped_name
 from .seal import SealState, check_seal, file_as_sealed
 
 REPORT_FILE = "report.md"
-
-
-def write_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sample]) -> Path:
-    """Write the comparison as a new folder under `parent`, which is made when absent, and return it.  `write_report` adds its report.
-
-    Raises:
-        RunRecordError: the folder exists already, or cannot be moved into place.
-    """
-    return write_kept(
-        folder_of(parent, comparison) / COMPARISON_FILE, comparison, what="comparison", replaced=_samples(comparison, samples), copied={}
-    )
 
 
 def folder_of(parent: Path, comparison: Comparison) -> Path:
@@ -37,16 +26,15 @@ def folder_of(parent: Path, comparison: Comparison) -> Path:
 def keep_comparison(parent: Path, comparison: Comparison, samples: Sequence[Sample]) -> Path:
     """Write the comparison as it stands, or replace what was written of it before; a kill at any moment leaves a readable folder.
 
+    The folder is made under `parent`, which is made when absent.  `write_report` adds the report.
+
     Raises:
         RecordNotWrittenError: the disk is full, or the folder takes no file.
-        RunRecordError: as `write_comparison`.
+        RunRecordError: the folder cannot be moved into place.
     """
     record = folder_of(parent, comparison) / COMPARISON_FILE
-    return keep(record, comparison, what="comparison", resume=comparison.command, replaced=_samples(comparison, samples), copied={})
-
-
-def _samples(comparison: Comparison, samples: Sequence[Sample]) -> dict[str, bytes]:
-    return {SAMPLES_FILE: encode_samples(comparison.id, samples)}
+    taken = {SAMPLES_FILE: encode_samples(comparison.id, samples)}
+    return keep(record, comparison, what="comparison", resume=comparison.command, replaced=taken, copied={})
 
 
 def seal_of_comparison(folder: Path) -> SealState:

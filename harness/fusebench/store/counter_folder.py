@@ -6,50 +6,31 @@ from pathlib import Path
 
 from ..counters.records import COUNTERS_VERSION, CounterRun
 from .finding import COUNTERS_FILE
-from .kept_folder import keep, write_kept
+from .kept_folder import keep
 from .record_files import read_command_record
 from .run_folder import stamped_name
 from .seal import SealState, check_seal
-
-REPORT_FILE = "report.md"
-
-
-def write_counters(parent: Path, run: CounterRun, reports: Path, report: str | None = None) -> Path:
-    """Write the run as a new folder under `parent`, which is made when absent, and return it.
-
-    Args:
-        reports: folder that holds the `.ncu-rep` files that the captures name; they are copied.
-        report: the text of `report.md`, a view that may also be written later.
-
-    Raises:
-        RunRecordError: the folder exists already, a report file is missing, or the folder cannot be moved into place.
-    """
-    view = None if report is None else (REPORT_FILE, report)
-    return write_kept(_record_of(parent, run), run, what="run", replaced={}, copied=_reports(run, reports), view=view)
 
 
 def keep_counters(parent: Path, run: CounterRun, reports: Path) -> Path:
     """Write the run as it stands, or replace what was written of it before; a kill at any moment leaves a readable folder.
 
+    Args:
+        parent: folder under which the run's is made; it is made when absent.
+        reports: folder that holds the `.ncu-rep` files that the captures name; they are copied.
+
     Raises:
         RecordNotWrittenError: the disk is full, or the folder takes no file.
-        RunRecordError: as `write_counters`.
+        RunRecordError: a report file is missing, or the folder cannot be moved into place.
     """
-    return keep(_record_of(parent, run), run, what="run", resume=run.command, replaced={}, copied=_reports(run, reports))
+    record = parent / f"{stamped_name(run.id, run.created)}_ncu" / COUNTERS_FILE
+    named = {capture.report: reports / capture.report for capture in run.captures if capture.report}
+    return keep(record, run, what="run", resume=run.command, replaced={}, copied=named)
 
 
 def seal_of_counters(folder: Path) -> SealState:
     """What the seal of the record in `folder` says, which covers the reports that it names."""
     return check_seal(folder / COUNTERS_FILE, None)
-
-
-def _record_of(parent: Path, run: CounterRun) -> Path:
-    return parent / f"{stamped_name(run.id, run.created)}_ncu" / COUNTERS_FILE
-
-
-def _reports(run: CounterRun, folder: Path) -> dict[str, Path]:
-    """The reports in `folder` that the captures name."""
-    return {capture.report: folder / capture.report for capture in run.captures if capture.report}
 
 
 def read_counters(folder: Path) -> CounterRun:

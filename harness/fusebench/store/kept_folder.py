@@ -17,50 +17,28 @@ from .record_files import new_folder
 from .seal import digest, digests_in, next_of, sealed_json
 
 
-def write_kept(
-    record: Path,
-    content: msgspec.Struct,
-    *,
-    what: str,
-    replaced: Mapping[str, bytes],
-    copied: Mapping[str, Path],
-    view: tuple[str, str] | None = None,
-) -> Path:
-    """Write a new folder with the JSON file `record` and the files beside it, and return it.
-
-    Args:
-        what: the kind of record in words, for messages.
-        replaced: files that grow with the record, by name.
-        copied: files that never change, by name, with the file to copy.
-        view: name and text of a report, which is not sealed.
-
-    Raises:
-        RunRecordError: the folder exists already, a file cannot be copied, or the folder cannot be moved into place.
-    """
-    with new_folder(record.parent, what) as making:
-        _fill(making / record.name, content, replaced, copied)
-        if view is not None:
-            write_file(making / view[0], view[1].encode())
-    return record.parent
-
-
 def keep(
     record: Path, content: msgspec.Struct, *, what: str, resume: str, replaced: Mapping[str, bytes], copied: Mapping[str, Path]
 ) -> Path:
-    """Write the record as it stands, or replace what was written of it before.  Arguments as for `write_kept`.
+    """Write the JSON file `record` and the files beside it into a new folder, or replace what was written of it before; return the folder.
 
     Args:
+        what: the kind of record in words, for messages.
         resume: the command line that made the record, for messages.
+        replaced: files that grow with the record, by name.
+        copied: files that never change, by name, with the file to copy.
 
     Raises:
         RecordNotWrittenError: the disk is full, or the folder takes no file.
-        RunRecordError: as `write_kept`.
+        RunRecordError: a file cannot be copied, or the folder cannot be moved into place.
     """
     folder = record.parent
     try:
-        if not folder.exists():
-            return write_kept(record, content, what=what, replaced=replaced, copied=copied)
-        _fill(record, content, replaced, copied)
+        if folder.exists():
+            _fill(record, content, replaced, copied)
+        else:
+            with new_folder(folder, what) as making:
+                _fill(making / record.name, content, replaced, copied)
     except OSError as error:
         raise not_written(folder, error, resume) from error
     return folder
