@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -99,6 +100,12 @@ def test_the_description_of_a_kernel_holds_its_part_and_what_it_needs(collection
     assert (absent.info.requires, absent.info.install) == (("no_such_library",), "no-such-library")
     assert missing_modules(absent) == ["no_such_library"]
     assert reason_not_runnable(absent, "cuda") == "not installed: no_such_library (pip install no-such-library)"
+
+
+def test_a_kernel_in_cuda_cpp_names_the_extra_that_it_needs(collection: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["fusebench.registry.kernel"], "missing_modules", lambda kernel: ["cuda.core"])
+    reason = reason_not_runnable(collection.kernel("scale/split@1"), "cuda")
+    assert reason == "not installed: cuda.core (pip install 'fusebench[gpu]')"
 
 
 def test_a_librarys_triton_kernel_is_not_interpreted(collection: Collection) -> None:

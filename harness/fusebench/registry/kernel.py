@@ -244,13 +244,18 @@ def _never() -> bool:
     return False
 
 
+EXTRAS = {"cuda.core": "'fusebench[gpu]'"}
+"""What installs the modules that a kernel may require, where the kernel does not say."""
+
+
 def reason_not_runnable(kernel: Kernel | DeclaredKernel, device: str, *, interpreter: bool = False) -> str | None:
     """None when `kernel` can run on `device` (`cpu` or `cuda`), else the reason.
 
     With `interpreter`, Triton kernels count as runnable on the CPU: right for checking, meaningless for timing.
     """
     if absent := missing_modules(kernel):
-        return f"not installed: {', '.join(absent)}" + (f" (pip install {kernel.install})" if kernel.install else "")
+        install = kernel.install or " ".join(sorted({EXTRAS[module] for module in absent if module in EXTRAS}))
+        return f"not installed: {', '.join(absent)}" + (f" (pip install {install})" if install else "")
     if device == "cuda" or kernel.language is Language.TORCH:
         return None
     if kernel.language is Language.TRITON:
