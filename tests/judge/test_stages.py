@@ -75,9 +75,19 @@ def test_an_op_of_one_layout_has_no_other() -> None:
 def test_a_long_case_is_compared_at_many_tokens_too() -> None:
     op = OPS.op("norm_scale_shift")
     short, long = (op.parse_params({"hidden": 64, "tokens": tokens}) for tokens in (200, 1 << 20))
-    assert stages.longer(op, short, "cpu") == short
-    cut = stages.longer(op, long, "cpu")
+    assert stages.longer(op, short, Stage.CHECK, "cpu") == short
+    cut = stages.longer(op, long, Stage.CHECK, "cpu")
     assert stages.CHECK_BYTES["cpu"] / 4 < op.minimum_bytes(cut) <= stages.CHECK_BYTES["cpu"]
+
+
+def test_a_large_case_is_cut_on_a_cpu_where_it_is_timed() -> None:
+    """One of 100 MB had no end within the budget of `quick`."""
+    op = OPS.op("norm_scale_shift")
+    small, large = (op.parse_params({"hidden": 3072, "tokens": tokens}) for tokens in (1024, 1 << 15))
+    for stage in (Stage.QUICK, Stage.FINAL):
+        assert stages.cut(op, small, stage, "cpu") == small
+        assert stages.QUICK_BYTES["cpu"] / 4 < op.minimum_bytes(stages.cut(op, large, stage, "cpu")) <= stages.QUICK_BYTES["cpu"]
+        assert stages.cut(op, large, stage, "cuda") == large
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -86,7 +96,7 @@ def test_a_case_is_compared_at_tokens_that_16_divides_and_at_others(device: str,
     """Triton compiles other code for them; `tests/hostile` holds a kernel for each that is wrong there alone."""
     op = OPS.op("norm_scale_shift")
     params = op.parse_params({"hidden": 3072, **case})
-    assert stages.longer(op, params, device).tokens % 16 == 0
+    assert stages.longer(op, params, Stage.CHECK, device).tokens % 16 == 0
     assert all(params.batch * stages.small(op, params, random.Random(seed)).tokens % 16 for seed in range(40))
 
 

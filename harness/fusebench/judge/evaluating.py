@@ -68,6 +68,8 @@ class Evaluating(LoadedCandidate):
         self._layouts_left = stages.LAYOUT_CASES[task.stage]
         self._drawn = 0
         """Cases that the stage judges."""
+        self._whole: dict[str, Any] = {}
+        """Parameters of the cases that were cut, by key."""
 
     def run(self) -> Evaluation:
         """The document, without the time that it took."""
@@ -154,7 +156,11 @@ class Evaluating(LoadedCandidate):
         cases = stages.chosen(self._task.cases, self._task.stage, self._rng, lambda case: sizes[case.key], self._device.type)
         self._drawn = len(cases)
         for case in cases:
-            params = known[case.key]
+            params = stages.cut(self._op, known[case.key], self._task.stage, self._device.type)
+            if params != known[case.key]:
+                self._whole[case.key] = known[case.key]
+                most = f"{stages.QUICK_BYTES[self._device.type] >> 20} MiB"
+                self._remarks.append(f"{case.name}: judged at {self._op.shape(params)}, since a CPU takes too long on more than {most}.")
             todo.append((case, params))
             if self._task.stage is Stage.FINAL:
                 unseen = stages.unseen(self._op, params, self._rng)
@@ -191,8 +197,8 @@ class Evaluating(LoadedCandidate):
                 else:  # a candidate that declines small shapes is compared no less often
                     judge.compare(self._calls_due())
             self._compare_other_layout(judge, compared)
-            if self._interpreted or self._task.stage is Stage.CHECK:
-                self._compare_longer(params, compared)
+            if self._interpreted or self._task.stage is Stage.CHECK or case.key in self._whole:
+                self._compare_longer(self._whole.get(case.key, params), compared)
             if reason := late_work(judge.found.late_shares):
                 raise CandidateError(EvaluationStatus.HACKED, reason)
             timing = self._timing(judge, params, until) if not self._interpreted and self._task.stage is not Stage.CHECK else {}
@@ -304,7 +310,7 @@ class Evaluating(LoadedCandidate):
         if self._interpreted:
             longer = self._op.shrink(params, int(INTERPRETER_ROWS * _INTERPRETED_S / max(1e-3, self._limits.longest_s)))
         else:
-            longer = stages.longer(self._op, params, self._device.type)
+            longer = stages.longer(self._op, params, self._task.stage, self._device.type)
         if self._longer_left == 0 or self._op.minimum_bytes(longer) <= self._op.minimum_bytes(compared):
             return
         self._longer_left -= 1
