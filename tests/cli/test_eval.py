@@ -184,6 +184,7 @@ def test_text_of_a_hostile_file_is_escaped_and_bounded(planted: Any, fusebench: 
         (("mine.py",), "--op is missing; pass the op that the file declares, one of scale"),
         (("gone.py", "--op", "scale"), "gone.py: found no such file"),
         (("kernels", "--op", "scale"), "kernels: found a folder"),
+        (("/dev/null", "--op", "scale"), "/dev/null: found a pipe or a device"),
         (("mine.py", "--op", "scael"), "did you mean 'scale'?"),
         (("mine.py", "--op", "scale,scale"), "found several ops"),
         (("mine.py", "--op", "scale", "--case", "nope"), "unknown case 'nope'"),

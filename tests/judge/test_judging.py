@@ -25,7 +25,7 @@ from fusebench.judge.judging import capped
 from fusebench.judge.patience import Limits
 from fusebench.judge.phases import CALLS, COMPARE, COPIES, DRAW, FIRST_CALLS, INSPECT, Phases
 from fusebench.judge.stages import COMPARED_CALLS, LEAST_OWN
-from fusebench.registry import load_collection
+from fusebench.registry import Op, load_collection
 from fusebench.schema import Bitwise, Case, Close
 from fusebench.schema.evaluation import EvaluationStatus, Stage
 from judge.bench import judge_of, toy
@@ -128,6 +128,25 @@ def test_errors_that_no_single_call_shows_are_judged_together(monkeypatch: pytes
     judge.compare(20)
     with pytest.raises(CandidateError, match=r"calls together: RMS error .* exceeds") as caught:
         judge.compare(120)
+    assert caught.value.status is EvaluationStatus.WRONG
+
+
+def test_magnitudes_between_those_of_an_op_are_powers_of_ten() -> None:
+    assert comparing.between((1.0, 1e-3, 1e3)) == (1e-2, 1e-1, 1e1, 1e2)
+    assert comparing.between((1.0,)) == ()
+    assert comparing.between((1.0, 0.5)) == ()
+
+
+def test_a_kernel_that_is_wrong_between_the_magnitudes_of_an_op_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Op, "magnitudes", lambda self, params: (1.0, 1e-3, 1e14))
+
+    def wrong_inside(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
+        size = x.abs()
+        return torch.where((size > 1e5) & (size < 1e11), 0.0, x * factor)
+
+    judge, _ = judge_of(wrong_inside)
+    with pytest.raises(CandidateError, match="at input magnitude") as caught:
+        judge.compare(COMPARED_CALLS)
     assert caught.value.status is EvaluationStatus.WRONG
 
 

@@ -6,6 +6,7 @@ in fifty shows in 228 calls with 99 % (1 - 0.98^228).
 
 from __future__ import annotations
 
+import math
 import random
 import secrets
 import threading
@@ -43,6 +44,8 @@ The gate, which comes first, holds a kernel to the bound itself; this holds call
 _SPECIAL_SHARE, _PLAIN_SHARE, _NEAR_CONSTANT_SHARE = 0.15, 0.2, 0.08
 """Shares of calls with rows of special values, as some of the gate's calls have, and of calls all of whose rows have no outlier channels,
 or are nearly constant."""
+_BETWEEN_SHARE = 0.25
+"""Share of calls at a magnitude between those of the op.  A kernel wrong for rows of 1e5 to 1e11 alone passed without them."""
 _VIEW_SHARE = 0.25
 """Share of calls, of those that are not timed, whose buffers lie at other multiples of `VIEW_ALIGNMENT` than of `ALIGNMENT`."""
 _PLANTED = tuple(kind for kind in Special if kind not in (Special.PLAIN, Special.NEAR_CONSTANT))
@@ -83,6 +86,7 @@ class Comparison:
         self._split, self._target, self._contract, self._device = split, target, contract, device
         self._rng = random.Random(secrets.randbits(128))
         self._draws = Draws(op, params, split=split, device=device, seed=secrets.randbits(63), timed=partial(phases.timed, DRAW))
+        self._between = between(self._draws.magnitudes)
         self._numbers = 0
         self._variant: bool | None = None
         self._names = op.outputs_of(params)
@@ -127,7 +131,8 @@ class Comparison:
             raise failures[0]
 
     def _next(self, views: float = _VIEW_SHARE) -> Call:
-        magnitude = self._rng.choice((1.0, *self._draws.magnitudes))
+        in_between = bool(self._between) and self._rng.random() < _BETWEEN_SHARE
+        magnitude = self._rng.choice(self._between if in_between else (1.0, *self._draws.magnitudes))
         kinds = (self._rng.choice(_PLANTED), Special.PLAIN, Special.NEAR_CONSTANT, None)
         shares = (_SPECIAL_SHARE, _PLAIN_SHARE, _NEAR_CONSTANT_SHARE)
         (kind,) = self._rng.choices(kinds, (*shares, 1 - sum(shares)))
@@ -219,6 +224,16 @@ class Comparison:
 
     def _wrong(self, reason: str) -> None:
         raise CandidateError(EvaluationStatus.WRONG, f"{reason} (call {self.compared} of those compared)")
+
+
+def between(magnitudes: Sequence[float]) -> tuple[float, ...]:
+    """Powers of ten strictly between the least and the greatest of `magnitudes`, which are not among them.
+
+    Few enough that calls of the same magnitude are judged together; the rows of one draw spread over more than a power of ten.
+    """
+    least, most = min(magnitudes), max(magnitudes)
+    powers = (float(f"1e{exponent}") for exponent in range(math.floor(math.log10(least)), math.ceil(math.log10(most)) + 1))
+    return tuple(power for power in powers if least < power < most and power not in magnitudes)
 
 
 def named(op: Op, values: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -142,7 +142,7 @@ def read_candidate(file: Path) -> bytes:
     """
     try:
         if not file.is_file():
-            found = "a folder" if file.is_dir() else "no such file"
+            found = "a folder" if file.is_dir() else "a pipe or a device" if file.exists() else "no such file"
             raise UsageError(f"{file}: found {found}, expected one Python file with a kernel; see docs/eval.md for an example")
         with file.open("rb") as stream:
             source = stream.read(MOST_SOURCE_BYTES + 1)
