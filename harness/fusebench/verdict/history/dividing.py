@@ -40,7 +40,8 @@ def at_once(*arguments: Any) -> Division:
 def side_by_side(catalogue: Catalogue) -> Iterator[Divide]:
     """Divide the series of several device models at once, each in a process: threads gain nothing from numpy's short calls.
 
-    Enter it before DuckDB or anything else starts a thread: the processes are forked here.
+    Enter it before DuckDB starts its threads: the processes are forked here.  They compute alone, so a store's client, which may have a
+    thread already, is nothing to them.
     """
     devices = len({device_of(part.path) for part in catalogue.parts})
     count = min(devices, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
