@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from fusebench.store.run_folder import SAMPLES_FILE, read_run
+from fusebench.store.run_folder import RUN_FILE, SAMPLES_FILE, TABLE_FILES, read_run
 
 
 @pytest.mark.parametrize(
@@ -37,6 +37,23 @@ def test_an_unknown_form_and_an_unwritable_file_are_refused(
     (project_folder / "file").touch()
     refused = fusebench("report", "r1", "--out", "file/report.md")
     assert (refused.exit_code, "cannot be written" in refused.stderr) == (2, True)
+
+
+def test_no_page_is_written_over_a_record_or_in_the_place_of_a_folder(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], project_folder: Path
+) -> None:
+    folder = keep(run_id="r1", cases=("flux_1024",)).relative_to(project_folder)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for name in (RUN_FILE, SAMPLES_FILE, TABLE_FILES[0]):
+        refused = fusebench("report", "r1", "--format", "html", "--out", str(folder / name))
+        assert (refused.exit_code, "belongs to the record in" in refused.stderr) == (2, True), refused.output
+    kept = fusebench("history", str(folder), "--keep", str(folder / SAMPLES_FILE))
+    assert (kept.exit_code, "belongs to the record in" in kept.stderr) == (2, True), kept.output
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert fusebench("report", "r1", "--out", str(folder / "page.md")).exit_code == 0, "beside the record there is room"
+    for name in (".", "..", "results"):
+        refused = fusebench("report", "r1", "--out", name)
+        assert (refused.exit_code, "it is a folder; name a file in it" in refused.stderr) == (2, True), refused.output
 
 
 def test_the_record_of_an_older_fusebench_is_converted_into_a_new_folder(

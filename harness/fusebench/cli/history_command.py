@@ -246,7 +246,9 @@ def _require(what: str, name: str, known: Iterable[str], fits: Callable[[str], b
 
 def _keep(folders: Sequence[Path], file: Path) -> None:
     from ..verdict.history.snapshots import keep_history
+    from .shared.asked_files import require_no_record
 
+    require_no_record(file, f"--keep {file}")
     try:
         typer.echo(f"wrote {keep_history(folders, file)} runs into {file}", err=True)
     except OSError as error:
@@ -274,13 +276,10 @@ def _write_scatter(folders: Sequence[Path], project: Project) -> None:
 
 def _write_pictures(found: History, plot: Path) -> None:
     from ..report.plots.history import history_pictures, history_png
-    from ..store.files import write_file
+    from .shared.asked_files import write_asked
 
     alone = plot.suffix == PICTURE_SUFFIX and not plot.is_dir()
     pictures = {plot: history_png(found)} if alone else {plot / name: content for name, content in history_pictures(found).items()}
     for file, content in pictures.items():
-        try:
-            write_file(file, content)
-        except OSError as error:
-            raise UsageError(f"--plot {plot}: {file} cannot be written: {error.strerror or error}") from error
+        write_asked(file, content, f"--plot {plot}")
     typer.echo(f"wrote {plot}" if alone else f"wrote {len(pictures)} files into {plot}", err=True)

@@ -152,13 +152,10 @@ def _require_options(form: Format, out: Path | None, site: Path | None, past: li
 
 def _write(files: Mapping[Path, bytes], into: Path | None, option: str) -> None:
     """Write `files` and say so; nothing for none."""
-    from ..store.files import write_file
+    from .shared.asked_files import write_asked
 
     for file, content in files.items():
-        try:
-            write_file(file, content)
-        except OSError as error:
-            raise UsageError(f"{option} {into}: {file} cannot be written: {error.strerror or error}") from error
+        write_asked(file, content, f"{option} {into}")
     if files:
         typer.echo(f"wrote {into}" if into in files else f"wrote {len(files)} files into {into}", err=True)
 

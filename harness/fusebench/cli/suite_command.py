@@ -55,8 +55,8 @@ def random_suite(
 
       fusebench report latest --format limits --out random.md
     """
-    from ..store.files import write_file
     from ..suites.drawing import random_cases, suite_text
+    from .shared.asked_files import write_asked
     from .shared.selection import load_project
 
     if at_most < at_least:
@@ -78,8 +78,5 @@ def random_suite(
     if out is None:
         typer.echo(text, nl=False)
         return
-    try:
-        write_file(out, text.encode())
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be written: {error.strerror or error}") from error
+    write_asked(out, text.encode(), f"--out {out}")
     typer.echo(f"wrote {len(cases)} cases into {out}", err=True)
