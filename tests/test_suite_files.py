@@ -103,6 +103,10 @@ REFUSALS = {
         GOOD[GOOD.index("[[case]]") :],
         "suites/good.toml:1: suite: found no key 'suite', expected one; add `suite = …`",
     ),
+    "sizes that the op does not refuse, and that move nothing": (
+        GOOD.replace("tokens = 8", "tokens = 8, head_dim = 0"),
+        "suites/good.toml:17: case[second].params: found sizes that move 0 bytes, expected at least 1 byte; correct the value",
+    ),
     "negative size": (
         GOOD.replace("tokens = 4", "tokens = -4"),
         "suites/good.toml:10: case[first].params.tokens: tokens is -4; it must be positive; correct the value",

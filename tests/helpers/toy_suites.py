@@ -35,7 +35,10 @@ class ToyOp(Op):
     def _unused(self, *args: Any, **kwargs: Any) -> Any:
         raise AssertionError("reading a suite must not compute")
 
-    buffers = arguments = reference = params_of = minimum_bytes = flops = shape = shrink = _unused
+    buffers = arguments = reference = params_of = flops = shape = shrink = _unused
+
+    def minimum_bytes(self, params: ToyParams) -> int:
+        return 2 * params.tokens * params.head_dim
 
 
 OPS: dict[str, Op] = {"toy": ToyOp()}

@@ -267,12 +267,19 @@ class Op(ABC):
         return CaseFacts.of(self, raw)
 
     def refusal(self, raw: Mapping[str, Any]) -> Refusal | None:
-        """Why the op refuses the parameters `raw`; None if it takes them."""
+        """Why the op refuses the parameters `raw`; None if it takes them.
+
+        A case that moves no byte is refused for every op: with a size of zero, a check compares nothing and passes.
+        """
         try:
-            self.parse_params(raw)
+            params = self.parse_params(raw)
         except ValueError as error:
             return refusal_of(error, self.Params)
-        return None
+        try:
+            moved = int(self.minimum_bytes(params))
+        except Exception:  # noqa: BLE001 - `facts` keeps what the method raised, for the commands that need its answer
+            return None
+        return None if moved > 0 else Refusal(f"found sizes that move {moved} bytes, expected at least 1 byte")
 
     def _declared(self, method: str) -> type[_Arguments]:
         if self.Arguments is None:
