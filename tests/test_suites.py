@@ -192,6 +192,9 @@ def test_a_selection_of_nothing_is_refused_with_the_nearest_name() -> None:
         select_cases(suites, "toi", None)
     with pytest.raises(UnknownNameError, match=r"suite a: unknown case 'flux_1042'; did you mean 'flux_1024'\?"):
         select_cases(suites, None, "flux_1042")
+    many = [suite_of(name, ("flux_1024", "toy")) for name in "abcd"]
+    with pytest.raises(UnknownNameError, match=r"^4 suites: unknown case 'zz\*'; known: flux_1024\."):
+        select_cases(many, None, "zz*")
 
 
 SWEEP = '[suite]\nname = "sweep"\n\n[[case]]\nname = "c"\nop = "toy"\nparams = { tokens = [1, 2, 4] }\n'

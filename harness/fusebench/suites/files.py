@@ -31,6 +31,8 @@ Ops = Mapping[str, Op] | Mapping[str, DeclaredOp]
 """Ops by name, of this process or as another one declares them."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 """Case names and each part of a suite's name: they become parts of file names and of `suite:case`."""
+MOST_NAMED = 3
+"""Suites that a message names before the thing it is about; more are counted."""
 
 
 class SuiteListing(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +115,8 @@ def select_cases(suites: Sequence[Suite], op: str | None = None, case_glob: str 
         UnknownNameError: no case is of an op that is named, or a glob matches none.
     """
     cases = list({case.key: case for suite in suites for case in suite.cases}.values())
-    where = f"suite {', '.join(suite.name for suite in suites)}"
+    names = [suite.name for suite in suites]
+    where = f"suite {', '.join(names)}" if len(names) <= MOST_NAMED else f"{len(names)} suites"
     if op is not None:
         known = {case.op for case in cases}
         for name in op.split(","):
