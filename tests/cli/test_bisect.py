@@ -273,6 +273,22 @@ def test_ends_that_cannot_be_searched_between_are_refused(project: Path, scripte
     assert (code, "is the same in" in document["error"]) == (ExitCode.USAGE, True)
 
 
+def test_the_op_in_the_kernels_id_chooses_among_cases_of_one_name(project: Path, scripted: Scripted, fusebench: Fusebench) -> None:
+    other = project / "kernels" / "copy" / "op.py"
+    other.parent.mkdir()
+    op = (project / "kernels" / "scale" / "op.py").read_text()
+    other.write_text(op.replace('name = "scale"', 'name = "copy"').replace("parts =", "_ ="))
+    suite = (project / "suites" / "scale.toml").read_text()
+    (project / "suites" / "copy.toml").write_text(suite.replace('"scale"', '"copy"'))
+    commit(project, "an op whose suite has a case of the same name")
+    names = history(project, [0.2])
+    asked = ("bisect", "--case", "even", "--good", names[0], "--device", "cpu")
+    both = fusebench(*asked, "--kernel", "plain")
+    assert (both.exit_code, "names 2 cases" in both.stderr) == (ExitCode.USAGE, True), both.output
+    found = fusebench(*asked, "--kernel", "scale/plain@1")
+    assert (found.exit_code, names[1][:7] in found.stdout) == (ExitCode.PASS, True), found.output
+
+
 def test_a_merge_stands_for_what_it_merged_and_a_side_branch_starts_at_the_merge_base(
     project: Path, scripted: Scripted, search: Search
 ) -> None:

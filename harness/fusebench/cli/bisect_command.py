@@ -88,7 +88,8 @@ def bisect(
     from .shared.selection import resolve_selection
 
     require_timer(timer)
-    chosen = resolve_selection(suite=suite, op=op, case=case, kernels=kernels, load_kernels=False, all_suites=suite is None)
+    of = op or kernel.rpartition("/")[0] or None
+    chosen = resolve_selection(suite=suite, op=of, case=case, kernels=kernels, load_kernels=False, all_suites=suite is None)
     works = {content_of(one)[:2]: one for one in reversed(chosen.cases)}
     if len(works) != 1:
         named = ", ".join(one.key for one in chosen.cases[:6])
