@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -174,3 +175,17 @@ def test_the_installed_wheel_lists_its_suites_in_an_empty_folder(wheel: Path, tm
     done = subprocess.run([sys.executable, "-c", code, "list", "suites"], cwd=empty, capture_output=True, text=True, check=True)
     assert "models/flux1_dev" in done.stdout
     assert done.stderr == ""
+
+
+def test_tune_holds_a_new_table_against_the_one_that_came_with_fusebench(empty: Path, shipped: Path) -> None:
+    """Dispatch takes that one until the project has its own; against the default order of kernels a new table looked like a gain."""
+    (shipped / "kernels").unlink()
+    shutil.copytree(REPOSITORY / "kernels", shipped / "kernels")  # a link would lead to the checkout, whose folders are a project's own
+    (empty / "kernels").mkdir()
+    (empty / "pyproject.toml").write_text('[tool.fusebench]\nkernels = ["kernels"]\n')
+    baseline = REPOSITORY / "results" / "baselines" / "nvidia_h200"
+    outcome = CliRunner().invoke(app, ["tune", "--from", str(baseline), "--op", "qknorm_rope", "--dry-run", "--json"])
+    assert outcome.exit_code == 0, outcome.output
+    (table,) = json.loads(outcome.stdout)["tables"]
+    assert table["file"] == str(empty / "kernels" / "qknorm_rope" / "dispatch" / "nvidia_h200.triton-3.6.json")
+    assert table["now"]["within_1_05"] == 1

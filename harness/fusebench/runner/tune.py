@@ -15,6 +15,7 @@ from ..registry.dispatching.tables import (
     TableRefusedError,
     default_order,
     encode_table,
+    find_table,
     minor_version,
     read_table,
     table_name,
@@ -122,6 +123,8 @@ def _tune_op(
             before = _of_known_kernels(read_table(file), order)
         except TableRefusedError as error:
             remarks.append(f"{file}: its entries are not kept: {error}")
+    # Dispatch takes the table that came with fusebench until the project has its own.
+    current = before or find_table(op.name, collection.roots, environment.device_name, environment.triton, order).table
     codes: dict[str, dict[str, str]] = {}
     for run in runs:
         timed = {time.kernel for one in cases if run.id in one.entry.runs for time in one.entry.times}
@@ -138,16 +141,16 @@ def _tune_op(
         file=file,
         table=table,
         measured=sum(len(group.entries) for group in fresh.groups),
-        now=_ratios_of(fresh, before, order),
+        now=_ratios_of(fresh, current, order),
         tuned=table_ratios(table, left_out=False),
         left_out=table_ratios(table, left_out=True),
         remarks=tuple(remarks),
     )
 
 
-def _ratios_of(fresh: DispatchTable, before: DispatchTable | None, order: Sequence[str]) -> list[float]:
-    """Time of the kernel that the table `before`, or the default order, takes on each entry of `fresh`, over the fastest time."""
-    ratios, ranker = [], Ranker(before) if before is not None else None
+def _ratios_of(fresh: DispatchTable, current: DispatchTable | None, order: Sequence[str]) -> list[float]:
+    """Time of the kernel that the table `current`, or the default order, takes on each entry of `fresh`, over the fastest time."""
+    ratios, ranker = [], Ranker(current) if current is not None else None
     for group in fresh.groups:
         for entry in group.entries:
             times = {time.kernel: time.us for time in entry.times}
