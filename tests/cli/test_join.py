@@ -185,6 +185,7 @@ def of_run(**changes: Any) -> Callable[[list[Run]], list[Run]]:
         (of_run(shard="2/3"), r"shards of 2 and of 3"),
         (of_run(shard=""), r"run r2 is no shard"),
         (of_environment(git_commit="other"), r"git_commit .* -> other"),
+        (of_environment(git_dirty=True), r"uncommitted changes, which may differ \(`git status` names them"),
         (of_environment(triton="0.1"), r"triton .* -> 0\.1"),
         (of_environment(device_name="NVIDIA A100"), r"device_name .* -> NVIDIA A100"),
         (of_run(selected=("other",)), r"suites .*other"),

@@ -17,7 +17,7 @@ import msgspec
 from ..config import Project
 from ..errors import AlteredRecordError, UsageError
 from ..naming import device_slug
-from ..runner.resuming import FINGERPRINT
+from ..runner.resuming import FINGERPRINT, UNCOMMITTED
 from ..runner.session import Outcome
 from ..schema import ExitCode, Run, Spending, boards_of, worst_exit_code
 from ..stats.weighted import suite_summaries
@@ -165,7 +165,7 @@ def _require_same(first: Run, run: Run) -> None:
     pairs += [("suites", first.selected, run.selected), ("--op", first.selected_op, run.selected_op)]
     pairs += [("--case", first.selected_cases, run.selected_cases), ("--kernel", first.selected_kernels, run.selected_kernels)]
     pairs += [("sampling plan", first.plan, run.plan), ("timer", first.timer, run.timer)]
-    different = [f"{name} {old!s} -> {new!s}" for name, old, new in pairs if old != new]
+    different = [UNCOMMITTED if name == "git_dirty" else f"{name} {old!s} -> {new!s}" for name, old, new in pairs if old != new]
     if different:
         raise UsageError(
             f"join: shards {first.shard} (run {first.id}) and {run.shard} (run {run.id}) are not of one kind: {'; '.join(different)}; "

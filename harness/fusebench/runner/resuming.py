@@ -15,6 +15,7 @@ FINGERPRINT = (
     "fusebench", "git_commit", "git_dirty",
 )  # fmt: skip
 """Fields of the environment that must agree: the resumed record must be true of each of its cases."""
+UNCOMMITTED = "uncommitted changes, which may differ (`git status` names them; what is no source belongs into .gitignore)"
 
 
 def require_same(
@@ -46,7 +47,7 @@ def require_same(
         if not now.git_commit:
             differences.append("an unknown commit (set FUSEBENCH_COMMIT where sources travel without history)")
         if now.git_dirty:
-            differences.append("uncommitted changes, which may differ (`git status` names them; what is no source belongs into .gitignore)")
+            differences.append(UNCOMMITTED)
     if differences:
         raise UsageError(
             f"--resume: {what} cannot be gone on with, because results would not be of one kind: {'; '.join(differences)}; "
