@@ -44,6 +44,12 @@ def test_a_place_that_takes_no_folder_is_refused(tmp_path: Path) -> None:
     assert (code, f"{tmp_path / 'file'}" in err, "cannot be written" in err) == (2, True, True), err
 
 
+@pytest.mark.parametrize("arguments", [("init",), ("suite", "random", "--count", "1", "--out")])
+def test_a_path_that_is_too_long_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    code, _, err = invoke(*arguments, str(tmp_path / ("n" * 300)))
+    assert (code, "too long" in err, "Traceback" in err) == (2, True, False), err
+
+
 def test_the_script_for_ci_is_a_script(tmp_path: Path) -> None:
     assert invoke("init", str(tmp_path))[0] == 0
     script = tmp_path / "ci" / "fusebench.sh"

@@ -10,6 +10,7 @@ exit code of its own: Python's would be that of a regression.
 
 from __future__ import annotations
 
+import errno
 import functools
 import importlib
 import os
@@ -22,6 +23,7 @@ import typer.main
 from typer.core import TyperGroup
 
 from ..errors import FusebenchError
+from ..schema import ExitCode
 from .shared.completion import asks_in_bash, complete_in_bash
 from .shared.exit_status import exit_code_of
 from .shared.options import join_alternatives
@@ -82,6 +84,9 @@ class _Commands(TyperGroup):
         except (KeyboardInterrupt, Exception) as error:
             if hasattr(error, "exit_code"):  # typer's own: a usage error, or the end of a command
                 raise
+            if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # whichever argument names the path
+                typer.echo(f"error: {error.filename}: {error.strerror}; give a shorter path", err=True)
+                raise typer.Exit(ExitCode.USAGE) from error
             from ..faults import interruption_in
 
             if interruption_in(error) is not None:
