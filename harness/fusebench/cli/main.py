@@ -85,7 +85,9 @@ class _Commands(TyperGroup):
             if hasattr(error, "exit_code"):  # typer's own: a usage error, or the end of a command
                 raise
             if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:  # whichever argument names the path
-                typer.echo(f"error: {error.filename}: {error.strerror}; give a shorter path", err=True)
+                from ..report.escape import text
+
+                typer.echo(f"error: {text(str(error.filename))}: {error.strerror}; give a shorter path", err=True)
                 raise typer.Exit(ExitCode.USAGE) from error
             from ..faults import interruption_in
 
