@@ -39,7 +39,9 @@ FEWEST_CASES = 12
 processes take some 20 s to import torch and its compiler together."""
 FEWEST_CHECKS = 40
 """The same for cases whose code is in the compilers' caches: a check takes 0.6 to 0.8 s per case then."""
-MOST_PROCESSES = 8
+MOST_PROCESSES = 14
+CORES_SHARE = 7 / 8
+"""Part of the cores that check; the native worker, which imports and compiles meanwhile, has the others."""
 MEMORY_SHARE = 0.6
 """Part of the GPU's memory that the checks of one moment may take, as far as it can be foreseen."""
 MEMORY_FACTOR = 16
@@ -78,11 +80,11 @@ def check_ahead(
     time than the start of the processes.
 
     Args:
-        processes: at a time; half the cores, at most `MOST_PROCESSES`, where None.
+        processes: at a time; `CORES_SHARE` of the cores, at most `MOST_PROCESSES`, where None.
         seconds: no further case is begun after them; None for no limit.
         marks: folder of a file per compiled case; in Inductor's cache where None, so that marks go with the code.
     """
-    processes = min(MOST_PROCESSES, usable_cores() // 2) if processes is None else processes
+    processes = min(MOST_PROCESSES, int(CORES_SHARE * usable_cores())) if processes is None else processes
     marks = marks or _inductor_cache() / "fusebench"
     distinct = {work_of(unit): unit for unit in reversed(cases) if _own(unit)}  # of equal ones the first
     units = list(reversed(distinct.values()))
