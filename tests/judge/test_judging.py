@@ -335,8 +335,8 @@ def test_the_baseline_is_timed_alone_before_the_candidate() -> None:
     judge, _ = judge_of(fresh)
     _, other = judge_of(in_place)
     judge._time_alone(Exchange(other, judge.expected))  # type: ignore[arg-type]
-    assert len(judge.found.alone_us) == 3
-    assert min(judge.found.alone_us) > 0
+    assert len(judge.found.single.alone_us) == len(judge.found.several.alone_us) == 3, "of each kind, so that like is compared with like"
+    assert min(judge.found.single.alone_us + judge.found.several.alone_us) > 0
 
 
 def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[Any]]:
@@ -371,7 +371,7 @@ def timed_batches(us_of_batch: Callable[[int], float]) -> Any:
 
     def times(us: float, count: int) -> BatchTimes:
         spans = (*[0] * (count - 1), int(1000 * us))
-        return BatchTimes(spans, (us + 200) / 1e6, None, (us + 200) / 1e6, us / 1e6, 0.0, 0, 0.0, "")
+        return BatchTimes(spans, (us + 200) / 1e6, None, (us + 200) / 1e6, us / 1e6, 0.0, 0, 0.0, "", 0)
 
     judge._run = lambda calls: times(us_of_batch(len(calls)), len(calls))  # type: ignore[method-assign]
     judge._by_baseline = lambda baseline, calls: times(100.0 * len(calls), len(calls))  # type: ignore[method-assign]
@@ -389,6 +389,36 @@ def test_a_batch_that_is_computed_at_once_earns_no_more_than_a_call_alone() -> N
     assert judged["time_us"].value == pytest.approx(90.0)
     (remark,) = one._remarks
     assert remark.startswith("A call took 90.0 us alone in its batch")
+
+
+def late_baseline(batches: int) -> Any:
+    """A case whose baseline waits for the host in so many of its batches, and seems five times as slow there."""
+    judge, _ = judge_of(fresh)
+    asked = iter(range(1000))
+
+    def by_baseline(baseline: Any, calls: Any) -> BatchTimes:
+        late = next(asked) % 40 < batches
+        us = 500.0 if late else 100.0
+        return BatchTimes((int(1000 * us),) * len(calls), 1e-3, None, 1e-3, 0.0, 0.0, 0, 0.0, "", int(late))
+
+    judge._run = lambda calls: BatchTimes((50_000,) * len(calls), 1e-3, None, 1e-3, 0.0, 0.0, 0, 0.0, "", 0)  # type: ignore[method-assign]
+    judge._by_baseline = by_baseline  # type: ignore[method-assign]
+    judge.time(None, 20, float("inf"))  # type: ignore[arg-type]
+    return judge.found
+
+
+def test_batches_in_which_the_baseline_waited_for_the_host_do_not_count() -> None:
+    one, _ = evaluating([])
+    found = late_baseline(10)
+    assert found.single.late + found.several.late > 0
+    assert one._judged(found, 1.0)["speedup"].value == pytest.approx(2.0)
+
+
+def test_a_baseline_that_always_waits_for_the_host_accuses_nobody() -> None:
+    one, _ = evaluating([])
+    judged = one._judged(late_baseline(40), 1.0)
+    assert judged["status"] is EvaluationStatus.UNFIT
+    assert judged["reason"] == "the device waited for the host within the split chain's calls in 10 of 10 batches: the machine is too busy"
 
 
 def test_an_honest_kernel_has_its_speedup_in_batches_of_any_length() -> None:

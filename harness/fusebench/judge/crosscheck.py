@@ -107,19 +107,19 @@ class TimedBatches:
     """Empty on a GPU."""
     untimed: list[str] = field(default_factory=list)
     """Of each batch, why it has no times; empty if it has."""
+    late: int = 0
+    """Batches that were dropped because the device waited for the host within the baseline's calls."""
+    alone_us: list[float] = field(default_factory=list)
+    """Times of the baseline's batches of this kind before the candidate was timed; empty on a CPU."""
 
 
-def contradiction(timed: TimedBatches, alone_us: Sequence[float], limit_us: float | None, device: str) -> str:
-    """Why the times of batches, of which enough were timed, are not believed; empty if they are.
-
-    Args:
-        alone_us: times of the baseline's batches before the candidate's; empty on a CPU.
-    """
+def contradiction(timed: TimedBatches, limit_us: float | None, device: str) -> str:
+    """Why the times of batches, of which enough were timed, are not believed; empty if they are."""
     pairs = timed.pairs
     return (
         hidden_time(pairs, device)
         or hidden_cpu(timed.outside, pairs)
-        or slowed_baseline(alone_us, pairs)
+        or slowed_baseline(timed.alone_us, pairs)
         or below_limit(statistics.median(pair.candidate_us for pair in pairs), limit_us, device)
     )
 
@@ -199,11 +199,23 @@ def untimed_batches(untimed: Sequence[str]) -> str:
     return f"{timed} of {len(untimed)} batches could be timed: {reason}"
 
 
+def late_host(timed: TimedBatches) -> str:
+    """Why the baseline could not be timed: the host launched its chains late; empty if it could.
+
+    No word of the candidate's counts here, and nothing is held against it, whatever keeps the host busy.
+    """
+    if not timed.late or len(timed.pairs) >= 3:
+        return ""
+    made = timed.late + len(timed.untimed)
+    return f"the device waited for the host within the split chain's calls in {timed.late} of {made} batches: the machine is too busy"
+
+
 def slowed_baseline(alone_us: Sequence[float], pairs: Sequence[BatchPair]) -> str:
     """Why the candidate is assumed to hold the device while the baseline runs; empty if it does not.
 
     Args:
-        alone_us: times of the baseline's batches before the candidate's; empty on a CPU, where the candidate is stopped meanwhile.
+        alone_us: times of the baseline's batches of the same kind before the candidate's; empty on a CPU, where the candidate is stopped
+            meanwhile.  The first call of a batch may take longer than others.
     """
     usual = statistics.median(pair.baseline_us for pair in pairs)
     if not alone_us or usual <= SLOWED * max(alone_us) or usual - max(alone_us) <= SLOWED_LEAST_US:

@@ -25,6 +25,7 @@ from .crosscheck import (
     believed_us,
     contradiction,
     credited_us,
+    late_host,
     late_work,
     unclaimed_us,
     unexcluded_us,
@@ -342,15 +343,17 @@ class Evaluating(LoadedCandidate):
     def _judged(self, found: CaseJudgement, limit_us: float) -> dict[str, Any]:
         """What the measured batches say of the case: its speedup, or why there is none."""
         for timed in found.timed:
+            if reason := late_host(timed):
+                return {"status": EvaluationStatus.UNFIT, "reason": reason}
             if reason := untimed_batches(timed.untimed):
                 return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
         if reason := late_work(found.late_shares):
             return {"status": EvaluationStatus.HACKED, "reason": reason}
         kind = self._device.type
         for timed in found.timed:
-            if reason := contradiction(timed, found.alone_us, limit_us, kind):
+            if reason := contradiction(timed, limit_us, kind):
                 return {"status": EvaluationStatus.SUSPICIOUS, "reason": reason}
-        estimates = [self._estimates(timed, found.alone_us) for timed in found.timed]
+        estimates = [self._estimates(timed) for timed in found.timed]
         slowest = min(estimates, key=lambda one: float(one["speedup"].value))
         if any(one["speedup"].low > 1.1 * slowest["speedup"].high for one in estimates):
             alone, together = (one["time_us"].value for one in estimates)
@@ -360,10 +363,10 @@ class Evaluating(LoadedCandidate):
         known: dict[str, Any] = {"limit_us": limit_us, "sol": limit_us / slowest["time_us"].value} if kind == "cuda" else {}
         return known | slowest
 
-    def _estimates(self, timed: TimedBatches, alone_us: Sequence[float]) -> dict[str, Estimate]:
+    def _estimates(self, timed: TimedBatches) -> dict[str, Estimate]:
         """Times and speedup by the batches of one kind."""
         added = unclaimed_us(timed.outside)
-        own, other = [[time + added] for time in believed_us(timed.pairs)], [[time] for time in credited_us(alone_us, timed.pairs)]
+        own, other = [[time + added] for time in believed_us(timed.pairs)], [[time] for time in credited_us(timed.alone_us, timed.pairs)]
         time_us = time_estimate(own, 0.0)
         if added > 0.1 * time_us.value:
             self._remarks.append(f"{added:.0f} us of CPU time a call, which the candidate's clock left out, are part of its time.")

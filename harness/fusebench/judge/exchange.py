@@ -47,6 +47,8 @@ class BatchTimes(NamedTuple):
     """Bytes of new outputs that were copied within `wall_s`."""
     late_share: float
     untimed: str
+    late_calls: int
+    """Calls in which the device waited for the host, by the process's own account."""
 
 
 @dataclass
@@ -166,7 +168,8 @@ class Exchange:
         inner_s = marks[1] - marks[0] if len(marks) == 2 else None
         spans = tuple(done.span_ns for done in answer.calls)
         inside, others = answer.calls_cpu_ns / 1e9, answer.others_cpu_ns / 1e9
-        times = BatchTimes(spans, wall_s, inner_s, cpu_s, inside, others, new_bytes, answer.late_share, answer.untimed)
+        late = answer.late_share, answer.untimed, answer.late_calls
+        times = BatchTimes(spans, wall_s, inner_s, cpu_s, inside, others, new_bytes, *late)
         return specs, answer, times
 
     def _inspect(self, limits: Limits, doing: str) -> None:

@@ -37,7 +37,9 @@ _BATCH_BYTES = 2**29
 _CASE_BYTES = 2**31
 """Bytes that the calls of one case which only compare may move together; small cases have all the calls that find a flaky kernel."""
 _ALONE = 3
-"""Batches of the baseline alone."""
+"""Batches of the baseline alone, of each kind."""
+_ALONE_CALLS = 2
+"""Calls of such a batch of several."""
 _GUARDS_BYTES = 2**20
 """Of one call, roughly."""
 
@@ -51,8 +53,6 @@ class CaseJudgement:
     """Batches of one call."""
     several: TimedBatches = field(default_factory=TimedBatches)
     """Batches of more; empty where a call is so large that each batch has one."""
-    alone_us: list[float] = field(default_factory=list)
-    """Times of the baseline before the candidate was timed; empty on a CPU."""
     late_shares: list[float] = field(default_factory=list)
     calls: int = 0
     compared: int = 0
@@ -60,7 +60,7 @@ class CaseJudgement:
     @property
     def timed(self) -> tuple[TimedBatches, ...]:
         """The kinds of batches that were made."""
-        return tuple(one for one in (self.single, self.several) if one.untimed)
+        return tuple(one for one in (self.single, self.several) if one.untimed or one.late)
 
 
 def capped(contract: Contract, collection: Collection, op: Op, params: Any) -> tuple[Contract, Kernel | None]:
@@ -187,10 +187,12 @@ class CaseJudge:
         return min(self._rng.randint(2, MOST_CALLS), self._most)
 
     def _time_alone(self, baseline: Exchange) -> None:
-        for number in range(1 + _ALONE):
-            times = self._by_baseline(baseline, self._comparison.some(min(2, self._most), timed=True))
-            if number and not times.untimed:  # the first one warms up
-                self.found.alone_us.append(_per_call(times, 0.0)[0])
+        self._by_baseline(baseline, self._comparison.some(1, timed=True))  # warms up
+        kinds = [(self.found.single, 1)] + [(self.found.several, _ALONE_CALLS)] * (self._most >= _ALONE_CALLS)
+        for timed, count in kinds * _ALONE:
+            times = self._by_baseline(baseline, self._comparison.some(count, timed=True))
+            if not times.untimed and not times.late_calls:
+                timed.alone_us.append(_per_call(times, 0.0)[0])
 
     def _by_baseline(self, baseline: Exchange, calls: Sequence[Call]) -> BatchTimes:
         try:
@@ -206,6 +208,9 @@ class CaseJudge:
             own, other = self._run(calls), self._by_baseline(baseline, calls)
         else:
             other, own = self._by_baseline(baseline, calls), self._run(calls)
+        if other.late_calls:
+            timed.late += 1
+            return
         untimed = own.untimed or other.untimed
         timed.untimed.append(untimed)
         if not untimed:

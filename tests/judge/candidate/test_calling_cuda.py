@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from fusebench.judge.candidate import calling_cuda
 from fusebench.judge.candidate.calling_cuda import CudaClock, DeviceCall
+from fusebench.schema import CacheState
+from fusebench.timing import preparation
 
 
-def test_the_first_call_of_a_batch_finds_a_device_that_is_busy_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The host was stopped until then: late launches would make a chain seem slower than one launch."""
+class Timing:
+    """A timer that makes the calls and knows no times."""
+
+    name = "cupti"
+
+    def record(self, calls: Any, prepare: Any) -> list[Any]:
+        for arm in calls:
+            prepare(arm)
+            arm.call()
+        return []
+
+
+def test_the_first_call_of_a_batch_has_the_longer_head_start_after_the_last_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the preparation waits for the device, as it does where lines persist in the L2, and with it for every spin before."""
     done: list[object] = []
+
+    class Persisting:
+        def release(self) -> None:
+            done.append("wait")
+
+    prepared = preparation.Preparation(torch.device("cpu"), CacheState.WARM, {calling_cuda._FIRST: calling_cuda._CALL})
+    prepared._on_gpu, prepared._persisting = True, Persisting()  # type: ignore[assignment]
+    monkeypatch.setattr(calling_cuda, "Preparation", lambda *given: prepared)
+    monkeypatch.setattr(calling_cuda, "CuptiTimer", Timing)
+    monkeypatch.setattr(calling_cuda, "start_profiler", lambda device: None)
+    monkeypatch.setattr(calling_cuda, "spin", lambda us: None)
+    monkeypatch.setattr(preparation, "spin", done.append)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    monkeypatch.setattr(calling_cuda, "spin", lambda us: done.append(us > 1000.0))
     calls = [DeviceCall(*(lambda what=what: done.append(what) for what in ("call", "fill", "keep"))) for _ in range(3)]
-    CudaClock(torch.device("cpu"), timed=False).time(calls, [], lambda: None)
-    assert done == [True, "fill", "call", "keep", False, "fill", "call", "keep", False, "fill", "call", "keep"]
+    clock = CudaClock(torch.device("cpu"), timed=True)
+    clock.time(calls, [], lambda: None)
+    assert done == ["fill", "wait", 2000.0, "call", "keep", *["fill", "wait", 400.0, "call", "keep"] * 2]
+    assert clock.problem.startswith("the profiler kept 0 ranges"), "the planted timer leaves no records"

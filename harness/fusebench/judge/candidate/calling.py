@@ -113,7 +113,7 @@ class Caller:
                 done.append(self._done(one, number, placed, span_ns, launches))
         finally:
             gc.enable()
-        untimed = self._cuda.problem if self._cuda is not None else ""
+        untimed, late_calls = (self._cuda.problem, self._cuda.late_calls) if self._cuda is not None else ("", 0)
         return BatchDone(
             token=batch.token,
             calls=tuple(done),
@@ -121,6 +121,7 @@ class Caller:
             calls_cpu_ns=self._calls_cpu_ns,
             others_cpu_ns=self._others_cpu_ns,
             untimed=untimed,
+            late_calls=late_calls,
         )
 
     def inspect(self, request: Inspect) -> Inspected:

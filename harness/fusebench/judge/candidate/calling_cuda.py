@@ -21,10 +21,12 @@ UNTIMED = (0, 0)
 """The timing of a call whose records were lost."""
 _HOST_US = 100.0
 """Host time of a call that the head start is made for (`timing.preparation`): a chain of some fifteen launches takes no more."""
-_FIRST_US = 1000.0
-"""The same for the first call of a batch, on top: the process was stopped until then, and launches are late.  Without it chains of 5 us
-took 34 to 61 us where they were alone in their batch, between the candidate's batches (H200, commit d1e5c02)."""
-_CALL, _FINISH = "call", "finish"
+_FIRST_US = 500.0
+"""The same for the first call of a batch: the process was stopped until then, and its first launches take the host several times as long.
+With `_HOST_US` chains of 5 us took 34 to 61 us where they were alone in their batch (H200, commit d1e5c02).  The head start must lie in the
+preparation: where lines persist in the L2, the preparation waits for the device first, and with it for any spin before it.  So a spin of a
+millisecond there changed nothing (70 to 240 us, H100, commit 0fcebc4)."""
+_FIRST, _CALL, _FINISH = "first call", "call", "finish"
 
 
 class DeviceCall(NamedTuple):
@@ -44,13 +46,15 @@ class CudaClock:
         """`timed`: whether to time at all.  Where the profiler does not start in this process, CUDA's events replace it."""
         self._device = device
         self._timer: CuptiTimer | CudaEventTimer | None = None
-        self._prepare = Preparation(device, CacheState.COLD)
+        self._prepare = Preparation(device, CacheState.COLD, {_FIRST: _CALL})
         self._synchronize = torch.cuda.synchronize
         self._word = torch.zeros(1, device=device)
         self.fallback = ""
         """Why the timer is not CUPTI; empty if it is, or if nothing is timed."""
         self.problem = ""
         """Why the last batch has no times: work by another thread, calls that launch nothing, or lost records; empty if it has."""
+        self.late_calls = 0
+        """Calls of the last batch in which the device waited for the host."""
         if timed:
             self._timer = CuptiTimer()
             try:
@@ -58,7 +62,7 @@ class CudaClock:
             except Exception as error:  # noqa: BLE001  torch's own errors, of many kinds
                 self._timer = CudaEventTimer()
                 self.fallback = f"the profiler does not start in the confined process ({type(error).__name__}: {error})"
-            self._prepare.give_head_start({_CALL: _HOST_US})
+            self._prepare.give_head_start({_FIRST: _FIRST_US, _CALL: _HOST_US})
 
     @property
     def name(self) -> str:
@@ -84,7 +88,8 @@ class CudaClock:
             self._synchronize(self._device)
             mark()
 
-        arms = [*(Arm(_CALL, one.call, lambda: None) for one in calls), Arm(_FINISH, finish, lambda: None)]
+        names = [_CALL if number else _FIRST for number in range(len(calls))]
+        arms = [*(Arm(name, one.call, lambda: None) for name, one in zip(names, calls, strict=True)), Arm(_FINISH, finish, lambda: None)]
         numbers = itertools.count()
 
         def prepare(arm: Arm) -> None:
@@ -98,11 +103,11 @@ class CudaClock:
             if number == 0:
                 self._synchronize(self._device)
                 mark()
-            spin(_HOST_US if number else _HOST_US + _FIRST_US)
+            spin(_HOST_US)
             calls[number].fill()
             self._prepare(arm)
 
-        self.problem = ""
+        self.problem, self.late_calls = "", 0
         timed: list[CallTiming]
         if self._timer is None:
             for arm in arms:
@@ -118,4 +123,5 @@ class CudaClock:
             except TimerError as error:
                 self.problem = str(error)
                 return [UNTIMED] * len(calls)
+        self.late_calls = sum(timing.late for timing in timed[:-1])
         return [(timing.span_ns, timing.kernels) for timing in timed[:-1]]

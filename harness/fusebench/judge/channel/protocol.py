@@ -163,6 +163,8 @@ class BatchDone(msgspec.Struct, frozen=True, kw_only=True, tag="batch_done"):
     """CPU time that other threads took during the calls; 0 on a GPU.  It excuses CPU time, and earns nothing."""
     untimed: _Text = ""
     """Why the calls have no times; empty if they have."""
+    late_calls: int = 0
+    """Calls in which the device waited for the host; 0 on a CPU.  Believed of the baseline only."""
 
 
 class Inspect(msgspec.Struct, frozen=True, kw_only=True, tag="inspect"):
