@@ -71,7 +71,7 @@ class FakeWorker:
 
     def __init__(self) -> None:
         self.tasks: list[CheckTask | TimeTask] = []
-        self.failures: dict[str, Failure] = {}
+        self.failures: dict[str, Failure | Checked] = {}
         self.replies: list[Callable[[TimeTask], Measured | Failure]] = []
         self.before_each: Callable[[], None] = lambda: None
         self.dismissed = False

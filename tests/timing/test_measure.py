@@ -14,7 +14,7 @@ import torch
 from fusebench.errors import TimerError
 from fusebench.registry import Collection, Kernel
 from fusebench.schema import CacheState, SamplingPlan
-from fusebench.timing import placement, preparation
+from fusebench.timing import measure, placement, preparation
 from fusebench.timing.case_timings import BETWEEN, CaseTimings
 from fusebench.timing.host import HostTimer
 from fusebench.timing.measure import measure_case
@@ -202,6 +202,30 @@ def test_every_arm_has_buffers_of_its_own_and_every_replicate_a_new_placement(ti
         assert all(len(found) == 1 for found in placed.values()), "within a replicate an arm stays where it is"
         assert len(set.union(*placed.values())) == 3, "no two arms share memory"
     assert set.union(*addresses[0].values()).isdisjoint(set.union(*addresses[1].values()))
+
+
+def test_kernels_share_buffers_where_the_memory_does_not_hold_one_set_for_each(
+    timed: Timed, calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = 4 * SIZE
+    room = 3 * measure.ARM_MULTIPLES * inputs / measure.MEMORY_SHARE
+    monkeypatch.setattr(measure, "_memory_bytes", lambda device: room)
+    timed(HostTimer())
+    assert len({buffer.data_ptr() for buffer in calls.buffers.values()}) == 3, "it holds them"
+    monkeypatch.setattr(measure, "_memory_bytes", lambda device: room - 1)
+    calls.seen.clear()
+    timed(HostTimer())
+    assert len({buffer.data_ptr() for buffer in calls.buffers.values()}) == 1
+    assert set(calls.buffers) == {CONTROL, "scale/baseline@1", "scale/other@1"}
+    first = calls.seen[0][2]
+    assert all(torch.equal(values, first) for _, _, values in calls.seen), "what one arm overwrote is restored for the next one"
+
+
+def test_arms_with_rows_of_their_own_share_none(toy: Collection, make_kernel: Callable[..., Kernel]) -> None:
+    baseline = make_kernel("baseline", lambda x, *, factor: None)
+    longer = placement.ArmSpec("longer", baseline, params=toy.ops["scale"].Params(size=2 * SIZE))
+    specs = arm_specs([baseline], baseline, [longer])
+    assert measure._fitting(specs, 2**30, 1) is specs
 
 
 def test_the_control_is_the_baseline_again(

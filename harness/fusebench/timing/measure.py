@@ -47,6 +47,12 @@ TIMING = "timed rounds"
 """The phase of the timed calls."""
 MINIMUM_REPLICATES = 2
 """Fewer give no interval, whatever the budget is."""
+MEMORY_SHARE = 0.5
+"""Part of the device's memory that the arms of a case may take for themselves; the rest is for yardsticks, new inputs and references."""
+ARM_MULTIPLES = 2
+"""Memory that an arm takes in multiples of its inputs: buffers of its own, and the outputs that are kept of a timed call."""
+ONE_GROUP = "all kernels"
+"""Name of the buffer group of all kernels, where the memory does not hold buffers for each."""
 
 
 def measure_case(
@@ -108,11 +114,11 @@ def measure_case(
     judge = _judge_of(specs, pairs, looks, plan)
     length = judge or (Lengths(pairs, lengths) if lengths is not None else FixedLength(plan.replicates))
     kept = {name for spec in specs if spec.name == CONTROL for name in (CONTROL, _copied_by(spec))}
-    specs = _grouped(specs, pairs) if pairs and in_same_buffers(plan.cache) else specs
     draw = functools.partial(_drawn, op, device=device, generator=generator, rng=rng if outputs is not None else None)
     with timings.phase("inputs"):
         values = draw(params)
         own_values = {spec.name: draw(spec.params) for spec in specs if spec.params is not None}
+        specs = _fitting(_grouped(specs, pairs, plan.cache), sum(value.nbytes for value in values.values()), _memory_bytes(device))
         verification = Verification(outputs, values, device, seed)
         prepare = Preparation(device, plan.cache, {spec.name: spec.buffer_group or spec.name for spec in specs})
     for replicate in range(length.replicates):
@@ -185,11 +191,37 @@ def _copied_by(control: ArmSpec) -> str:
     return str(control.kernel.id) if control.kernel is not None else ""
 
 
-def _grouped(specs: Sequence[ArmSpec], pairs: Sequence[Pair]) -> list[ArmSpec]:
-    """`specs` with shared buffers for the arms of each pair, and for the control and the arm that it copies."""
+def _grouped(specs: Sequence[ArmSpec], pairs: Sequence[Pair], cache: CacheState) -> Sequence[ArmSpec]:
+    """`specs` with shared buffers, where `in_same_buffers`, for the arms of each pair, and for the control and the arm that it copies."""
+    if not pairs or not in_same_buffers(cache):
+        return specs
     controls = [Pair(CONTROL, new=CONTROL, old=_copied_by(spec)) for spec in specs if spec.name == CONTROL]
     groups = buffer_groups([spec.name for spec in specs], [*pairs, *controls])
     return [replace(spec, buffer_group=groups[spec.name]) for spec in specs]
+
+
+def _fitting(specs: Sequence[ArmSpec], nbytes: int, memory_bytes: int | None) -> Sequence[ArmSpec]:
+    """`specs` with one set of buffers for all kernels, where the memory would not hold one for each; cases that large fill no cache.
+
+    Every call gets new inputs all the same.  Twelve kernels of HunyuanVideo's joint QK norm and RoPE took 75 of an H100's 79 GiB, and the
+    split chain, whose temporaries are the largest, ran out of memory.
+
+    Args:
+        nbytes: of the case's inputs.
+        memory_bytes: of the device; None where that sets no limit.
+    """
+    groups = {spec.buffer_group or spec.name for spec in specs if spec.kernel is not None}
+    fits = memory_bytes is None or len(groups) * ARM_MULTIPLES * nbytes <= MEMORY_SHARE * memory_bytes
+    if fits or any(spec.params is not None for spec in specs):
+        return specs
+    return [spec if spec.kernel is None else replace(spec, buffer_group=ONE_GROUP) for spec in specs]
+
+
+def _memory_bytes(device: torch.device) -> int | None:
+    """The memory of a GPU; a CPU's swaps."""
+    import torch
+
+    return int(torch.cuda.get_device_properties(device).total_memory) if device.type == "cuda" else None
 
 
 def _placed(

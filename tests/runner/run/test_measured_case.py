@@ -94,6 +94,25 @@ def test_who_spoils_a_process_of_timed_kernels_is_out_and_not_the_one_that_suffe
         assert found[RAISES].status is Status.CRASHED
 
 
+def test_a_memory_that_does_not_hold_all_kernels_at_once_spoils_none_of_them(bench: Bench, case: Case) -> None:
+    """`raises` has the largest temporaries, and fails wherever three others are timed beside it."""
+
+    def timed(task: TimeTask) -> Measured | Failure:
+        if RAISES not in task.kernels or len(task.kernels) < 4:
+            return measured(task)
+        return Failure(status=Status.OUT_OF_MEMORY, reason="planted", kernel=RAISES)
+
+    bench.worker.replies = [timed] * 20
+    bench.worker.failures[WRONG] = Checked(accuracy=accuracy())
+    found = by_kernel(bench.run([case], kernel="[gr]*s,good,wrong"))
+    assert len(bench.worker.timed[0]) == 4
+    assert {found[name].status for name in found if name != RAISES} == {Status.MEASURED}
+    assert found[RAISES].status is Status.OUT_OF_MEMORY
+    assert found[RAISES].reason == (
+        "while it was being timed: planted (only while all kernels of its case are timed in one process; no other one is to blame alone)"
+    )
+
+
 @pytest.mark.parametrize("arm", [SPLIT, "control"])
 def test_a_baseline_that_fails_while_it_is_timed_takes_the_case_with_it_but_no_blame_falls_on_others(
     bench: Bench, case: Case, arm: str

@@ -189,7 +189,10 @@ class CaseMeasurement(_CaseWork):
             self._add([msgspec.structs.replace(result, status=failure.status, reason=common_failure(failure)) for result in ready])
             self.summary = untimed_summary(self._unit)
             return
-        disturber = self._disturber(failure, kernel, ready, seconds)
+        by_itself, disturber = self._disturber(failure, kernel, ready, seconds)
+        if not by_itself and disturber is None:
+            reason = f"{failure.reason} (only while all kernels of its case are timed in one process; no other one is to blame alone)"
+            failure = msgspec.structs.replace(failure, reason=reason)
         if disturber is not None:
             reason = f"it spoils its process for others: with it {kernel} fails, and not without it: {failure.reason}"
             failure = Failure(status=Status.CRASHED, reason=reason, kernel=disturber.kernel, tampered=True)
@@ -204,11 +207,11 @@ class CaseMeasurement(_CaseWork):
         else:
             self._time(others, seconds)
 
-    def _disturber(self, failure: Failure, kernel: str, ready: Sequence[Result], seconds: float | None) -> Result | None:
-        """The kernel that makes `kernel` fail when both are timed in one process; None if it fails by itself, or hangs."""
+    def _disturber(self, failure: Failure, kernel: str, ready: Sequence[Result], seconds: float | None) -> tuple[bool, Result | None]:
+        """Whether `kernel` fails by itself, as one that hangs is taken to; else the one that makes it fail in its process, if one does."""
         others = {result.kernel: result for result in ready if result.kernel not in (kernel, self._unit.baseline_id)}
         if not others or failure.tampered or failure.status is Status.HUNG:
-            return None
+            return True, None
         context = self._context
         shortest = msgspec.structs.replace(context.plan, replicates=min(2, context.plan.replicates))
 
@@ -218,7 +221,7 @@ class CaseMeasurement(_CaseWork):
             task = msgspec.structs.replace(self._task(together, context.pool.timer, seconds), plan=shortest)
             return isinstance(context.ask(task, context.pool.native), Failure)
 
-        return None if fails_after(()) else others.get(search(list(others), fails_after))
+        return (True, None) if fails_after(()) else (False, others.get(search(list(others), fails_after)))
 
     def _give_up(self, ready: Sequence[Result]) -> None:
         """Without a baseline there is nothing to pair with."""

@@ -92,14 +92,20 @@ def _tried_alone(
 
 
 def search(suspects: Sequence[str], spoiled_by: Callable[[Sequence[str]], bool]) -> str:
-    """The one of `suspects` without which nothing is spoiled, found by halves; empty if they spoil nothing any more."""
+    """The one of `suspects` that spoils the process by itself, found by halves; empty if there is none.
+
+    Many together may spoil what none of them does, as by the memory that their buffers take: then none is to blame.
+    """
     left = list(suspects)
     if not left or not spoiled_by(left):
         return ""
+    seen = True
+    """Whether `left` was seen to spoil; otherwise it follows from the other half, which did not."""
     while len(left) > 1:
         half = left[: len(left) // 2]
-        left = half if spoiled_by(half) else left[len(half) :]
-    return left[0]
+        seen = spoiled_by(half)
+        left = half if seen else left[len(half) :]
+    return left[0] if seen or spoiled_by(left) else ""
 
 
 def _is_failure(reply: Reply) -> bool:
