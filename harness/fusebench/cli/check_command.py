@@ -29,7 +29,8 @@ JobsOption = Annotated[
         "--jobs",
         metavar="N",
         min=1,
-        help="Checks at a time, each in processes of its own: the cores without a GPU, one with it, unless given.",
+        help="Checks at a time, each in processes of its own. Unless given: the cores without a GPU; with one half of them, at most 8, as far "
+        "as its memory holds the largest case.",
         show_default=False,
     ),
 ]
@@ -90,7 +91,7 @@ def check(
             target,
             selection.collection.roots,
             units,
-            jobs=jobs if jobs is not None else default_jobs(target),
+            jobs=jobs if jobs is not None else default_jobs(target, units),
             silence_s=kernel_timeout,
             excluded=selection.collection.excluded,
             seed=seed,

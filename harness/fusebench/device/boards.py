@@ -26,7 +26,7 @@ MOST_BOARDS = 64
 FEWEST_CORES = 2
 """Cores of a board that are worth pinning: one launches, another one watches."""
 ENOUGH_CORES = 16
-"""Cores with which a board checks ahead as quickly as one alone does: those of `workers.ahead.MOST_PROCESSES` and two."""
+"""Cores with which a board checks ahead as quickly as one alone does: two for each of `workers.checking.MOST_PROCESSES`."""
 _LIST = re.compile(r"(?P<kind>cuda|cpu):(?P<items>\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*)")
 
 

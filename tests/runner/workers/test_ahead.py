@@ -21,7 +21,8 @@ from fusebench.device import Device
 from fusebench.registry import Collection
 from fusebench.runner.case_kernels import CaseKernels, case_kernels, work_of
 from fusebench.runner.workers import ahead as checking_ahead
-from fusebench.runner.workers.ahead import FEWEST_CASES, MEMORY_FACTOR, Checks, check_ahead
+from fusebench.runner.workers.ahead import FEWEST_CASES, Checks, check_ahead
+from fusebench.runner.workers.checking import MEMORY_FACTOR, MEMORY_SHARE
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import AheadTask, CheckedAhead, Failure, Prepared, PrepareTask, WorkerSetup
 from fusebench.runner.workers.worker import main as worker_module
@@ -210,7 +211,7 @@ def test_cases_that_need_more_memory_than_there_is_wait_for_others_or_are_only_c
         return right(task)
 
     large = [msgspec.structs.replace(unit, facts=msgspec.structs.replace(unit.facts, minimum_bytes=2**30)) for unit in units]
-    checks, pool = ahead(large, answer, memory=int(1.5 * MEMORY_FACTOR * 2**30 / checking_ahead.MEMORY_SHARE))
+    checks, pool = ahead(large, answer, memory=int(1.5 * MEMORY_FACTOR * 2**30 / MEMORY_SHARE))
     assert (checks.cases, most) == (FEWEST_CASES, [1])
     assert all(task.checked for task in pool.tasks)
     _, pool = ahead([msgspec.structs.replace(unit, case=msgspec.structs.replace(unit.case, op="other")) for unit in large], memory=2**30)

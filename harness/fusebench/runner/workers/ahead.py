@@ -29,7 +29,7 @@ import msgspec
 from ...device import Device
 from ...schema import Accuracy, Role
 from ..case_kernels import AnyKernel, CaseKernels, work_of
-from .checking import usable_cores
+from .checking import memory_for_checks, memory_need, most_processes
 from .pool import WorkerPool
 from .process import WorkerProcess
 from .protocol import AheadTask, CheckedAhead, Failure, PrepareTask
@@ -39,14 +39,6 @@ FEWEST_CASES = 12
 processes take some 20 s to import torch and its compiler together."""
 FEWEST_CHECKS = 40
 """The same for cases whose code is in the compilers' caches: a check takes 0.6 to 0.8 s per case then."""
-MOST_PROCESSES = 14
-CORES_SHARE = 7 / 8
-"""Part of the cores that check; the native worker, which imports and compiles meanwhile, has the others."""
-MEMORY_SHARE = 0.6
-"""Part of the GPU's memory that the checks of one moment may take, as far as it can be foreseen."""
-MEMORY_FACTOR = 16
-"""Memory of a check in multiples of the case's minimum bytes: 14 to 18 for cases of 1.4 to 2.8 GB on an H200."""
-LEAST_NEED = 2**28
 
 OnStep = Callable[[int, int], None]
 """Called after each case with the number done and the number of cases."""
@@ -80,11 +72,11 @@ def check_ahead(
     time than the start of the processes.
 
     Args:
-        processes: at a time; `CORES_SHARE` of the cores, at most `MOST_PROCESSES`, where None.
+        processes: at a time; `checking.most_processes()` where None.
         seconds: no further case is begun after them; None for no limit.
         marks: folder of a file per compiled case; in Inductor's cache where None, so that marks go with the code.
     """
-    processes = min(MOST_PROCESSES, int(CORES_SHARE * usable_cores())) if processes is None else processes
+    processes = most_processes() if processes is None else processes
     marks = marks or _inductor_cache() / "fusebench"
     distinct = {work_of(unit): unit for unit in reversed(cases) if _own(unit)}  # of equal ones the first
     units = list(reversed(distinct.values()))
@@ -95,7 +87,7 @@ def check_ahead(
     found = Checks(cases=len(units), passed={}, wrong={}, seconds={})
     lost: set[str] = set()
     """Kernels that took a process down: each costs the start of another one."""
-    queue = _Queue(units, int(MEMORY_SHARE * (pool.device.memory_bytes or 0)), processes)
+    queue = _Queue(units, memory_for_checks(pool.device), processes)
 
     deadline = time.monotonic() + seconds if seconds is not None else math.inf
 
@@ -154,8 +146,8 @@ class _Queue:
         """`memory`: bytes; 0 where it is not known, and not limited."""
         self._memory, self._free = memory, memory
         share = memory // processes if memory else math.inf
-        self._large = sorted((one for one in units if self._need(one) > share), key=self._need, reverse=True)
-        self._others = _in_turn(one for one in units if self._need(one) <= share)
+        self._large = sorted((one for one in units if memory_need(one) > share), key=memory_need, reverse=True)
+        self._others = _in_turn(one for one in units if memory_need(one) <= share)
         self._large_out = 0
         """Large cases that are being checked."""
         self._changed = threading.Condition()
@@ -167,7 +159,7 @@ class _Queue:
 
     def has_room(self, unit: CaseKernels) -> bool:
         """Whether the memory suffices for the checks of a case; calls of its kernels need less."""
-        return not self._memory or self._need(unit) <= self._memory
+        return not self._memory or memory_need(unit) <= self._memory
 
     @contextmanager
     def next(self) -> Iterator[CaseKernels | None]:
@@ -195,11 +187,7 @@ class _Queue:
         return next((one for one in waiting if not self._memory or self._taken(one) <= self._free), None)
 
     def _taken(self, unit: CaseKernels) -> int:
-        return min(self._memory, self._need(unit))
-
-    @staticmethod
-    def _need(unit: CaseKernels) -> int:
-        return LEAST_NEED + MEMORY_FACTOR * unit.facts.minimum_bytes
+        return min(self._memory, memory_need(unit))
 
 
 def _in_turn(units: Iterable[CaseKernels]) -> list[CaseKernels]:

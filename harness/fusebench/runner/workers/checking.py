@@ -29,6 +29,13 @@ from .protocol import Checked, CheckTask, Failure, Progress, Reply
 INTERPRETER_ROWS = 2
 """Tokens that a case is shrunk to in Triton's interpreter, which takes about five milliseconds per program: enough for a wrong token
 stride or position to show, and for the check of one program per head to take seconds."""
+MOST_PROCESSES = 8
+"""On one GPU.  The checks of a nightly took 136 s in eight on an H200 of 16 cores, and 189 s in fourteen on an H100 of as many."""
+MEMORY_SHARE = 0.6
+"""Part of a GPU's memory that the checks of one moment may take, as far as it can be foreseen."""
+MEMORY_FACTOR = 16
+"""Memory of a check in multiples of the case's minimum bytes: 14 to 18 for cases of 1.4 to 2.8 GB on an H200."""
+LEAST_NEED = 2**28
 
 
 def check(
@@ -141,10 +148,28 @@ OnCase = Callable[[int, list[Result]], None]
 """Called with a case's place among the cases and its results, in their kernels' order, once all of them are there."""
 
 
-def default_jobs(device: Device) -> int:
-    """Checks at a time: as many as this process may use cores; on a GPU one, since several contend for its memory: that is for the caller
-    to ask for, who knows its size."""
-    return 1 if device.kind != "cpu" else usable_cores()
+def default_jobs(device: Device, cases: Sequence[CaseKernels]) -> int:
+    """Checks at a time: as many as this process may use cores; on a GPU `most_processes()`, or as many of the largest case as its memory
+    holds."""
+    if device.kind == "cpu":
+        return usable_cores()
+    largest = max(map(memory_need, cases), default=LEAST_NEED)
+    return max(1, min(most_processes(), memory_for_checks(device) // largest))
+
+
+def most_processes() -> int:
+    """Processes that check on one GPU at a time: half the cores, at most `MOST_PROCESSES`."""
+    return min(MOST_PROCESSES, usable_cores() // 2)
+
+
+def memory_for_checks(device: Device) -> int:
+    """Bytes of a GPU's memory that checks may take; 0 where it is not known."""
+    return int(MEMORY_SHARE * (device.memory_bytes or 0))
+
+
+def memory_need(unit: CaseKernels) -> int:
+    """Bytes that a check of the case takes on a GPU, roughly."""
+    return LEAST_NEED + MEMORY_FACTOR * unit.facts.minimum_bytes
 
 
 def usable_cores() -> int:
