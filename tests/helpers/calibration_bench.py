@@ -94,7 +94,7 @@ class FakeWorker:
         return Measured(
             samples=samples, host_us={}, extra_memory_bytes={}, timer="host", timer_fallback="", warm_up={}, seconds=1.0, cut_short=False,
             timer_retries=0, compared=judge.compared() if judge else {},
-            minimum_bytes={arm.name: 8 * (arm.params or task.case.params)["elements"] for arm in task.arms},
+            memory_bytes={arm.name: 8 * (arm.params or task.case.params)["elements"] for arm in task.arms},
             coldness=Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1 if self.warm and self.warm in task.case.name else 4.0),
         )  # fmt: skip
 

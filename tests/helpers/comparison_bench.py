@@ -113,7 +113,7 @@ class FakeWorker:
         return Measured(
             samples=samples, host_us={}, extra_memory_bytes={}, timer="scripted", timer_fallback="", warm_up={}, seconds=1.0,
             cut_short=False, timer_retries=0, compared=judge.compared() if judge else {}, same_code=known,
-            minimum_bytes=dict.fromkeys(arms, 20_000), coldness=Coldness(
+            memory_bytes=dict.fromkeys(arms, 20_000), coldness=Coldness(
                 touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.5 if self.warm(task) else 2.0,
             ),
         )  # fmt: skip

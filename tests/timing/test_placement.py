@@ -13,7 +13,7 @@ from fusebench import Part
 from fusebench.registry import Collection, Kernel
 from fusebench.registry.calling import bound_call
 from fusebench.timing import placement as placement_module
-from fusebench.timing.placement import CONTROL, COPY, STREAM, ArmSpec, Placement, arm_specs, minimum_bytes
+from fusebench.timing.placement import CONTROL, COPY, STREAM, ArmSpec, Placement, arm_specs, memory_bytes, minimum_bytes
 
 CPU = torch.device("cpu")
 
@@ -39,7 +39,7 @@ def test_the_arms_are_both_yardsticks_the_baseline_twice_and_every_other_kernel(
     assert [spec.kernel for spec in specs] == [None, None, baseline, baseline, other]
 
 
-def test_the_bytes_of_an_arm_are_those_of_its_own_params_and_of_the_part_that_it_covers(
+def test_the_bytes_of_an_arm_are_those_of_its_own_params_and_of_its_part_less_what_a_cache_keeps_of_the_written_ones(
     toy: Collection, make_kernel: Callable[..., Kernel]
 ) -> None:
     op, kernel, partial = toy.ops["scale"], make_kernel("whole", lambda x, *, factor: None), make_kernel("part", lambda x, *, factor: None)
@@ -49,6 +49,9 @@ def test_the_bytes_of_an_arm_are_those_of_its_own_params_and_of_the_part_that_it
     case, more = op.Params(size=16), op.Params(size=20)
     specs = [ArmSpec(COPY, None), ArmSpec("usual", kernel), ArmSpec("more", kernel, more), ArmSpec("part", partial)]
     assert [minimum_bytes(spec, op, case) for spec in specs] == [128, 128, 160, 48]
+    assert [memory_bytes(spec, op, case, 0) for spec in specs] == [128, 128, 160, 48]
+    assert [memory_bytes(spec, op, case, 30) for spec in specs] == [98, 98, 130, 24]
+    assert [memory_bytes(spec, op, case, 2**20) for spec in specs] == [64, 64, 80, 24]
 
 
 def test_a_kernel_is_called_as_model_code_does_tensors_by_position_the_rest_by_name(

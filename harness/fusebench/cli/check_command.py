@@ -29,8 +29,8 @@ JobsOption = Annotated[
         "--jobs",
         metavar="N",
         min=1,
-        help="Checks at a time, each in processes of its own. Unless given: the cores without a GPU; with one half of them, at most 8, as far "
-        "as its memory holds the largest case.",
+        help="Checks at a time, each in processes of its own. Unless given: the cores without a GPU; with one half of them, "
+        "at most 8, as far as its memory holds the largest case.",
         show_default=False,
     ),
 ]

@@ -173,6 +173,19 @@ class Placement:
 
 def minimum_bytes(spec: ArmSpec, op: Op, params: Any) -> int:
     """Minimum bytes of the arm's work in any implementation; a yardstick moves the bytes of the case, whose Params are `params`."""
-    own = params if spec.params is None else spec.params
-    part = spec.kernel.part if spec.kernel is not None else None
-    return op.minimum_bytes(own) if part is None else part.minimum_bytes(own)
+    return _work_of(spec, op).minimum_bytes(params if spec.params is None else spec.params)
+
+
+def memory_bytes(spec: ArmSpec, op: Op, params: Any, cache_bytes: int) -> int:
+    """Those of `minimum_bytes` that the memory must have moved when a cold call ends.
+
+    They are the bytes read, and the bytes written that the last-level cache of `cache_bytes` cannot hold: it writes the others back later.
+    """
+    moved = minimum_bytes(spec, op, params)
+    written = moved // 2 if spec.name == COPY else _work_of(spec, op).bytes_written(params if spec.params is None else spec.params)
+    return moved - min(written, cache_bytes)
+
+
+def _work_of(spec: ArmSpec, op: Op) -> Op:
+    """The op, or the part of it that the arm's kernel covers."""
+    return op if spec.kernel is None or spec.kernel.part is None else spec.kernel.part.op_of(op)

@@ -123,7 +123,7 @@ def test_fresh_samples_that_are_not_cold_leave_the_figures_of_the_first_process(
     def warm(task: TimeTask) -> Measured:
         reply = faster(task)
         slow_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=0.1)
-        return msgspec.structs.replace(reply, minimum_bytes=dict.fromkeys(task.kernels, 20_000), coldness=slow_memory)
+        return msgspec.structs.replace(reply, memory_bytes=dict.fromkeys(task.kernels, 20_000), coldness=slow_memory)
 
     run, samples = remeasured(bench, cases, ["scale:first"], warm)
     assert time_us(run, "first") == pytest.approx(FIRST_US)

@@ -42,7 +42,7 @@ def timed(case: Case, spans: Spans, *, process: int = 0, kernels: int = 2, **kno
     ]  # fmt: skip
     fields: dict[str, Any] = {
         "samples": samples, "host_us": {GOOD: 7.5}, "extra_memory_bytes": {GOOD: 4096}, "timer": "cupti", "timer_fallback": "",
-        "warm_up": {}, "seconds": 1.0, "cut_short": False, "timer_retries": 0, "minimum_bytes": dict.fromkeys(spans, 8 * 4096),
+        "warm_up": {}, "seconds": 1.0, "cut_short": False, "timer_retries": 0, "memory_bytes": dict.fromkeys(spans, 8 * 4096),
     }  # fmt: skip
     return Measured(**(fields | known))
 
@@ -150,7 +150,7 @@ def test_a_case_with_a_planted_warm_arm_is_marked_not_cold(collection: Collectio
     """The stream arm moves 32 768 bytes in 0.8 us, which is 41 GB/s."""
     slow_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=20.0)
     said = figures(collection, case, SPANS, coldness=slow_memory).summary().not_cold
-    assert said.startswith("stream (and 1 more) moved its minimum bytes at 41 GB/s")
+    assert said.startswith("stream (and 1 more) moved what no cache spares it at 41 GB/s")
     fast_memory = Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=40.0)
     assert figures(collection, case, SPANS, coldness=fast_memory).summary().not_cold == ""
     assert figures(collection, case, SPANS).summary().not_cold == "", "nothing was observed"
@@ -213,7 +213,7 @@ def test_host_cost_is_the_mean_of_the_processes_memory_their_most_and_code_what_
 def test_one_process_that_was_not_cold_takes_the_label_from_the_case(collection: Collection, case: Case) -> None:
     fast, slow = (Coldness(touched_us=1.0, emptied_us=2.0, memory_gb_per_s=speed) for speed in (400.0, 20.0))
     found = figures_of(collection, case, [timed(case, SPANS, coldness=fast), timed(case, SPANS, process=1, coldness=slow)])
-    assert found.summary().not_cold.startswith("stream (and 1 more) moved its minimum bytes at 41 GB/s")
+    assert found.summary().not_cold.startswith("stream (and 1 more) moved what no cache spares it at 41 GB/s")
 
 
 def test_a_time_below_the_limit_by_more_than_the_noise_is_suspicious(collection: Collection, case: Case) -> None:

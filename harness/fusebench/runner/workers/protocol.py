@@ -204,6 +204,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Why no output of a timed call was compared; empty where some were."""
     minimum_bytes: dict[str, int] = {}
     """By arm, the bytes that any implementation of its work must move."""
+    memory_bytes: dict[str, int] = {}
+    """By arm, those of them that the memory must have moved when a cold call ends."""
     stream_shape: str = ""
     """How the streaming yardstick was launched; empty without one."""
     coldness: Coldness | None = None

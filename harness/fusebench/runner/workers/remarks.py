@@ -73,8 +73,8 @@ def label_refused(measured: Measured, trim: float) -> str:
     if measured.coldness is None:
         return ""
     moved = {
-        arm: (measured.minimum_bytes[arm], time_estimate(list(replicates.values()), trim).value / 1e3)
+        arm: (measured.memory_bytes[arm], time_estimate(list(replicates.values()), trim).value / 1e3)
         for arm, replicates in spans_by_replicate(measured.samples).items()
-        if arm in measured.minimum_bytes
+        if arm in measured.memory_bytes
     }
     return contradiction(moved, measured.coldness)

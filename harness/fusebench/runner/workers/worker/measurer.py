@@ -49,7 +49,8 @@ class Measurer:
         from ....device import settle
         from ....registry.launches.machine_code import combined
         from ....timing.measure import measure_case
-        from ....timing.placement import STREAM, minimum_bytes
+        from ....timing.placement import STREAM, memory_bytes, minimum_bytes
+        from ....timing.preparation import last_level_cache_bytes
         from ....timing.select import select_timer
         from ....timing.yardstick import yardstick_text
 
@@ -89,12 +90,14 @@ class Measurer:
             decided_before=identical,
             outputs=TimedOutputs(op, split=self._revisions.split_reference(op), others=self._revisions.beside),
         )
+        cache = last_level_cache_bytes(self._device)
         return Measured.of(
             timings,
             timer=timer.name,
             timer_fallback=fallback,
             warm_up=warm_up,
             minimum_bytes={spec.name: minimum_bytes(spec, op, params) for spec in specs},
+            memory_bytes={spec.name: memory_bytes(spec, op, params, cache) for spec in specs},
             stream_shape=yardstick_text(self._device.type) if any(spec.name == STREAM for spec in specs) else "",
             code=code,
             same_code=same_code,
