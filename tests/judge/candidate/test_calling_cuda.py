@@ -44,5 +44,5 @@ def test_the_first_call_of_a_batch_has_the_longer_head_start_after_the_last_wait
     calls = [DeviceCall(*(lambda what=what: done.append(what) for what in ("call", "fill", "keep"))) for _ in range(3)]
     clock = CudaClock(torch.device("cpu"), timed=True)
     clock.time(calls, [], lambda: None)
-    assert done == ["fill", "wait", 2000.0, "call", "keep", *["fill", "wait", 400.0, "call", "keep"] * 2]
+    assert done == ["fill", "wait", 4000.0, "call", "keep", *["fill", "wait", 2000.0, "call", "keep"] * 2]
     assert clock.problem.startswith("the profiler kept 0 ranges"), "the planted timer leaves no records"

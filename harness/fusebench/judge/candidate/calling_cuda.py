@@ -19,13 +19,15 @@ from ...timing.preparation import Preparation, spin
 
 UNTIMED = (0, 0)
 """The timing of a call whose records were lost."""
-_HOST_US = 100.0
-"""Host time of a call that the head start is made for (`timing.preparation`): a chain of some fifteen launches takes no more."""
-_FIRST_US = 500.0
-"""The same for the first call of a batch: the process was stopped until then, and its first launches take the host several times as long.
-With `_HOST_US` chains of 5 us took 34 to 61 us where they were alone in their batch (H200, commit d1e5c02).  The head start must lie in the
-preparation: where lines persist in the L2, the preparation waits for the device first, and with it for any spin before it.  So a spin of a
-millisecond there changed nothing (70 to 240 us, H100, commit 0fcebc4)."""
+_FILL_US = 100.0
+"""Time that the device spins before a call's inputs are written: work on another stream does not wait for them."""
+_HOST_US = 500.0
+"""Host time of a call that the head start is made for (`timing.preparation`).  It must be the same in every process, because the judge
+compares wall times.  On an H100's host, split chains of 5 us waited for the host where it was made for 100 us: calls of two launches took
+30 to 240 us."""
+_FIRST_US = 1000.0
+"""The same for the first call of a batch: the process was asleep until then.  The head start must lie in the preparation: where lines
+persist in the L2, the preparation waits for the device first, and with it for any spin before it."""
 _FIRST, _CALL, _FINISH = "first call", "call", "finish"
 
 
@@ -103,7 +105,7 @@ class CudaClock:
             if number == 0:
                 self._synchronize(self._device)
                 mark()
-            spin(_HOST_US)
+            spin(_FILL_US)
             calls[number].fill()
             self._prepare(arm)
 
