@@ -66,6 +66,16 @@ def test_the_published_cases_are_the_stored_baselines() -> None:
     assert speedup in table
 
 
+def test_the_tables_of_a_page_are_those_of_the_report() -> None:
+    page = (REPOSITORY / "docs" / "results_h100.md").read_text()
+    blocks = re.findall(r"<!-- report: (\S+) -->\n(.*?)<!-- end of report -->", page, re.DOTALL)
+    assert len(blocks) == 2
+    for folder, block in blocks:
+        rows = [line for line in block.splitlines() if line.startswith("|")]
+        assert len(rows) >= 2 + 5
+        assert [row for row in rows if row not in _report(folder)] == []
+
+
 def test_the_savings_are_the_stored_baselines() -> None:
     page = (REPOSITORY / "docs" / "results_h200.md").read_text()
     source, table = re.search(r"<!-- savings: (\S+) -->\n(.*?)<!-- end of savings -->", page, re.DOTALL).groups()  # type: ignore[union-attr]

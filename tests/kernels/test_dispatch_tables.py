@@ -9,8 +9,11 @@ import torch
 
 from fusebench.config import find_project
 from fusebench.registry import Collection, load_collection
-from fusebench.registry.dispatching.tables import encode_table, find_table, read_table
+from fusebench.registry.dispatching.ranking import Ranker
+from fusebench.registry.dispatching.tables import default_order, encode_table, find_table, read_table
 from fusebench.runner.tune import tune
+from fusebench.schema import Role
+from fusebench.schema.dispatch import DispatchKey
 from fusebench.store.run_folder import read_run
 from fusebench.suites import list_suites, load_suite, select_cases
 from fusebench.verdict.dispatch_choice import shares
@@ -18,6 +21,16 @@ from fusebench.verdict.tuned_tables import table_ratios
 
 ROOT = Path(__file__).parents[2]
 TABLES = sorted((ROOT / "kernels").glob("*/dispatch/*.json"))
+H100 = "nvidia_h100_80gb_hbm3"
+RECORDS = {
+    "nvidia_h200": ("results/baselines/nvidia_h200", "results/random/nvidia_h200"),
+    H100: (f"results/baselines/{H100}", f"results/two_boards/{H100}"),
+}
+"""By GPU model, the stored runs that make its tables."""
+
+
+def tables_of(gpu: str) -> list[Path]:
+    return [file for file in TABLES if file.name.startswith(f"{gpu}.")]
 
 
 @pytest.fixture(scope="module")
@@ -25,19 +38,11 @@ def collection() -> Collection:
     return load_collection([ROOT / "kernels"], operators=False, entry_points=False)
 
 
-def test_every_op_has_a_table_for_the_h200_and_they_are_small() -> None:
-    assert {file.parents[1].name for file in TABLES if file.name.startswith("nvidia_h200.")} >= {
-        "norm_scale_shift",
-        "norm_scale_shift_gate_select01",
-        "norm_tanh_mul_add",
-        "norm_tanh_mul_add_norm_scale",
-        "qknorm_across_heads_rope",
-        "qknorm_rope",
-        "residual_gate_norm_scale_shift",
-        "residual_norm_scale_shift_gate_select01",
-        "rotary_embedding",
-    }
-    assert sum(file.stat().st_size for file in TABLES) < 200_000
+def test_every_op_has_a_table_for_each_gpu_and_they_are_small(collection: Collection) -> None:
+    for gpu in RECORDS:
+        assert {file.parents[1].name for file in tables_of(gpu)} == {*collection.ops}
+    assert len(TABLES) == len(RECORDS) * len(collection.ops)
+    assert sum(file.stat().st_size for file in TABLES) < 300_000
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda file: f"{file.parents[1].name}-{file.stem}")
@@ -62,7 +67,7 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
     from 119 of 147 within 1.02 to 117.
     """
     random, suites = [], []
-    for file in TABLES:
+    for file in tables_of("nvidia_h200"):
         table = read_table(file)
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
@@ -73,14 +78,37 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
         assert far >= least[1]
 
 
-def test_the_stored_runs_make_the_tables_again(collection: Collection) -> None:
+def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_the_default_order(collection: Collection) -> None:
+    """The floors are the shares that the stored times give: each case chosen by the H100's others, and by the H200's tables."""
+    own, kin, default = [], [], []
+    for file in tables_of(H100):
+        table, other = read_table(file), Ranker(read_table(file.with_name(file.name.replace(H100, "nvidia_h200"))))
+        op = collection.op(table.op)
+        order = [str(kernel.id) for kernel in default_order(collection.kernels_of(op.name), op.dispatch_order, Role.FUSED)]
+        own += table_ratios(table, left_out=True)
+        for group in table.groups:
+            for entry in group.entries:
+                us = {time.kernel: time.us for time in entry.times}
+                ranked = other.rank(DispatchKey(entry.sizes, group.kinds, entry.traits)).kernels
+                kin.append(us[next(name for name in ranked if name in us)] / min(us.values()))
+                default.append(us[next(name for one in order if (name := one.partition("/")[2]) in us)] / min(us.values()))
+    assert len(own) == len(kin) == len(default) == 140
+    for found, least in ((own, (0.77, 0.87)), (kin, (0.85, 0.93))):
+        close, far = shares(found)
+        assert close >= least[0]
+        assert far >= least[1]
+    assert shares(default)[0] < 0.62, "what they are better than"
+
+
+@pytest.mark.parametrize("gpu", RECORDS)
+def test_the_stored_runs_make_the_tables_again(collection: Collection, gpu: str) -> None:
     """Byte for byte, with the entries of runs whose records are not kept."""
-    stored = {name: read_run(ROOT / name) for name in ("results/baselines/nvidia_h200", "results/random/nvidia_h200")}
+    stored = {name: read_run(ROOT / name) for name in RECORDS[gpu]}
     tuned = tune(stored, collection, find_project(ROOT), (), {run.id: name for name, run in stored.items()})
-    assert {one.file for one in tuned} == {*TABLES}
+    assert {one.file for one in tuned} == {*tables_of(gpu)}
     for one in tuned:
         assert encode_table(one.table) == one.file.read_bytes(), f"{one.file}: run `fusebench tune --from {' --from '.join(stored)}`"
-    for file in TABLES:
+    for file in tables_of(gpu):
         for run, source in read_table(file).runs.items():
             assert source.record in {*stored, ""}, "a record that is named is kept"
             assert not source.record or stored[source.record].id == run

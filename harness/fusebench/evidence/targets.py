@@ -12,11 +12,10 @@ Sources, by the kind of fact:
 
 from __future__ import annotations
 
-import re
-
 import msgspec
 
 from ..errors import FusebenchError, UnknownNameError
+from ..naming import architecture_of
 from .amd_targets import AMD_TARGETS, AmdTarget
 
 WARP = 32
@@ -148,13 +147,6 @@ def target(name: str) -> AnyTarget:
 
 ON_A_CPU = "sm_90"
 """The target without a GPU and without --arch."""
-_PRODUCTS = {
-    "sm_80": r"A100|A800|A30",
-    "sm_90": r"GH200|H100|H200|H800|H20",
-    "sm_100": r"G?B200|B100",
-    "sm_120": r"RTX 50[5-9]0|RTX PRO [2-6][05]00 Blackwell",
-}
-"""By target, the product names of drivers for GPUs of its capability (NVIDIA's list "CUDA GPU Compute Capability")."""
 
 
 class NoTargetError(FusebenchError):
@@ -174,10 +166,7 @@ def target_of(kind: str, gpu: str, capability: tuple[int, int] | None = None) ->
     """
     if kind == "cpu":
         return TARGETS[ON_A_CPU]
-    if capability is not None:
-        name = f"sm_{capability[0]}{capability[1]}"
-    else:
-        name = next((name for name, products in _PRODUCTS.items() if re.search(rf"\b({products})\b", gpu)), "")
+    name = f"sm_{capability[0]}{capability[1]}" if capability is not None else architecture_of(gpu)
     if name not in TARGETS:
         raise NoTargetError(f"there is no static target for {gpu}{f' ({name})' if name else ''}; the targets are {', '.join(TARGETS)}")
     return TARGETS[name]

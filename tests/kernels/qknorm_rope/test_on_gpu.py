@@ -80,14 +80,14 @@ def test_the_rounded_norm_is_the_split_chains_bit_for_bit_on_many_rows(
         assert judge_bitwise(value, split[name]).equal == value.numel(), name
 
 
-def test_dispatch_picks_the_tuned_triton_kernel(bench: Any, parse: Any, one_rounding: Any) -> None:
+def test_dispatch_picks_a_fused_kernel_that_is_right(bench: Any, parse: Any, one_rounding: Any) -> None:
     for changes in ({}, {"layout": "neox", "rope_dim": 66, "head_dim": 96}):
         params = parse(**changes)
         buffers = bench.buffers(params)
         reference = bench.reference(params, buffers)
         call = dispatch("qknorm_rope", collection=bench.collection)
         arguments = bench.op.arguments(params, buffers)
-        assert call.explain(**arguments).kernel == "qknorm_rope/fused_triton@2"
+        assert call.explain(**arguments).kernel.startswith("qknorm_rope/fused_"), "which one is the GPU's table to say"
         q, k = call(**arguments)
         assert q is arguments["q"]
         assert max(one_rounding(q, reference["q"]), one_rounding(k, reference["k"])) <= 1

@@ -315,6 +315,35 @@ def test_without_a_table_the_default_order_is_said_and_nothing_is_logged(
     assert not logged
 
 
+def test_a_gpu_without_a_table_takes_that_of_another_model_of_its_architecture(
+    scale: Callable[..., Dispatcher], logged: list[logging.LogRecord]
+) -> None:
+    found = scale(encode_table(table()), gpu="NVIDIA GH200 480GB")
+    kernel, why = chosen(found, 64)
+    assert kernel == "second@1"
+    assert why.startswith(
+        "op scale has no dispatch table for NVIDIA GH200 480GB: by that of NVIDIA H200, which has its architecture (sm_90); "
+    )
+    assert "NVIDIA H200" in why.partition("; ")[2]
+    assert not logged
+
+
+@pytest.mark.parametrize(
+    ("gpu", "content"),
+    [
+        ("NVIDIA H200 MIG 1g.18gb", encode_table(table())),
+        ("NVIDIA A100-SXM4-80GB", encode_table(table())),
+        ("NVIDIA GH200 480GB", encode_table(table()).replace(b"1.5", b"0.5")),
+        ("NVIDIA Unheard 1", encode_table(table())),
+    ],
+    ids=["a part of a GPU", "another architecture", "edited by hand", "an unknown name"],
+)
+def test_no_table_of_another_model_is_taken_that_does_not_fit(scale: Callable[..., Dispatcher], gpu: str, content: bytes) -> None:
+    kernel, why = chosen(scale(content, gpu=gpu), 64)
+    assert kernel == "first@1"
+    assert why == f"default order: op scale has no dispatch table for {gpu}, only {FILE}"
+
+
 def test_calls_are_counted_by_kernel_whatever_measurement_decided(scale: Callable[..., Dispatcher]) -> None:
     found = scale(encode_table(table()))
     with fusebench.count_calls() as calls:

@@ -53,7 +53,7 @@ class Dispatcher:
         """Kernels in the order in which they are tried where no table decides; tunable choices are tried where a table names them."""
         self._declared = [str(kernel.id) for kernel in collection.kernels_of(op.name, choices=True)]
         self._tables: dict[str, tuple[Ranker | None, str]] = {}
-        """By GPU model; without a ranker, why the default order is taken."""
+        """By GPU model; and why the default order is taken, or another model's table."""
         self._code: dict[str, str] = {}
         """Digests of the kernels' sources by `name@version`, once `explain` has read them; empty where one cannot be read."""
         self._fallback = collection.kernel(f"{op.name}/{op.split_reference}")
@@ -180,7 +180,9 @@ class Dispatcher:
         except Exception as error:  # noqa: BLE001 - `dispatch` never raises for a shape; the reason is recorded instead
             return Ranking((), f"default order: the `dispatch_key` of op {self.op.name} raised {type(error).__name__}: {error}")
         ranking = ranker.rank(key) if key is not None else Ranking((), "a size has no example in the trace")
-        return ranking if ranking.kernels else Ranking((), f"default order: {ranking.why}")
+        if not ranking.kernels:
+            return Ranking((), f"default order: {ranking.why}")
+        return ranking._replace(why=f"{why}; {ranking.why}") if why else ranking
 
 
 def _gpu_of(device: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:

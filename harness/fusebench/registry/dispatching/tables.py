@@ -10,12 +10,13 @@ import hashlib
 import logging
 import math
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from ...naming import device_slug
+from ...naming import architecture_of, device_slug
 from ...schema import Role
 from ...schema.dispatch import TABLE_VERSION, DispatchTable, PackedEntry, PackedGroup, PackedTable, TableEntry, TableGroup
 from ..declared import DeclaredKernel
@@ -35,7 +36,7 @@ class Found(NamedTuple):
 
     table: DispatchTable | None
     why: str = ""
-    """Why the default order is taken; empty with a table."""
+    """Why the default order is taken, or another GPU model's table; empty with a table of its own."""
     refused: bool = False
     """Whether a table of this GPU model exists and cannot be used."""
 
@@ -75,10 +76,11 @@ def is_table(path: str) -> bool:
     return len(folders) == 3 and folders[1] == FOLDER and path.endswith(".json")
 
 
-def find_table(op: str, roots: Iterable[Path], gpu: str, triton: str, kernels: Collection[str]) -> Found:
-    """The table of `op` for the GPU model, from the first of `roots` that has one.
+def find_table(op: str, roots: Sequence[Path], gpu: str, triton: str, kernels: Collection[str]) -> Found:
+    """The table of `op` for the GPU model, from the first of `roots` that has one; else that of another model of its architecture.
 
-    A table that exists for this GPU model and cannot be used is logged once per process.
+    Of several such models the one with the most entries is taken.  A table that exists for this GPU model and cannot be used is logged once
+    per process; then the default order is taken, and no other model's table.
 
     Args:
         gpu: the GPU model's name; empty for a CPU.
@@ -102,7 +104,26 @@ def find_table(op: str, roots: Iterable[Path], gpu: str, triton: str, kernels: C
     same_gpu = [name for name in there if name.startswith(f"{device_slug(gpu)}.triton-")]
     if same_gpu:
         return _refused(f"op {op}: the tables of {gpu} are for another Triton than {triton or 'none'}: {', '.join(same_gpu)}")
-    return Found(None, f"op {op} has no dispatch table for {gpu}" + (f", only {', '.join(there)}" if there else ""))
+    why = f"op {op} has no dispatch table for {gpu}"
+    if (kin := _of_its_architecture(op, roots, gpu, triton, kernels)) is not None:
+        return Found(kin, f"{why}: by that of {kin.gpu}, which has its architecture ({architecture_of(gpu)})")
+    return Found(None, why + (f", only {', '.join(there)}" if there else ""))
+
+
+def _of_its_architecture(op: str, roots: Sequence[Path], gpu: str, triton: str, kernels: Collection[str]) -> DispatchTable | None:
+    """The largest usable table of a GPU model of the same architecture; None without one, and where the name tells no architecture.
+
+    An instance of a partitioned GPU (MIG) takes none: the shares of its memory and of its multiprocessors differ.
+    """
+    architecture = architecture_of(gpu) if " MIG " not in gpu else ""
+    found: list[DispatchTable] = []
+    for file in (file for root in roots for file in sorted((root / op / FOLDER).glob(f"*.triton-{minor_version(triton) or 'none'}.json"))):
+        with suppress(TableRefusedError):
+            table = read_table(file)
+            _require_fit(table, op, table.gpu, triton, kernels)
+            if architecture and architecture_of(table.gpu) == architecture:
+                found.append(table)
+    return max(found, key=lambda table: len(table.entries), default=None)
 
 
 def _refused(why: str) -> Found:

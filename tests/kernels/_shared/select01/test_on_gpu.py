@@ -157,12 +157,12 @@ def test_a_hundred_thousand_rows_are_all_right(bench: Any, parse: Any, one_round
         assert one_rounding(value, reference[name]) <= 1, name
 
 
-def test_dispatch_picks_the_tuned_triton_kernel(bench: Any, parse: Any, one_rounding: Any) -> None:
+def test_dispatch_picks_a_fused_kernel_that_is_right(bench: Any, parse: Any, one_rounding: Any) -> None:
     params = parse(batch=2, index="random")
     buffers = bench.buffers(params)
     arguments, reference = bench.op.arguments(params, buffers), bench.reference(params, buffers)
     call = dispatch(bench.op.name, collection=bench.collection)
-    assert call.explain(**arguments).kernel == f"{bench.op.name}/fused_triton@2"
+    assert call.explain(**arguments).kernel.startswith(f"{bench.op.name}/fused_"), "which one is the GPU's table to say"
     for name, value in zip(bench.op.outputs, call(**arguments), strict=True):
         assert one_rounding(value, reference[name]) <= 1
     assert call.fallbacks == []
