@@ -83,13 +83,17 @@ class Preparation:
         factor = (SINGLE_FACTOR if self._launches.get(arm) == 1 else CHAIN_FACTOR) * (1 << self._longer[arm])
         return max(0.0, min(SPIN_LIMIT_US, factor * self._host_us.get(arm, 0.0) - self._eviction_us))
 
-    def __call__(self, arm: Arm) -> None:
-        group = self._groups.get(arm.name, arm.name)
+    def release(self, arm: str) -> None:
+        """Release persisting lines, if a call of the arm might find its own; this waits for the device, and so comes before the spin."""
+        group = self._groups.get(arm, arm)
         if self._called is None or group in self._called:
             if self._persisting is not None:
                 self._persisting.release()
             self._called = set()
         self._called.add(group)
+
+    def __call__(self, arm: Arm) -> None:
+        self.release(arm.name)
         arm.restore()
         if self._on_gpu:
             spin(self.spin_us(arm.name))

@@ -20,14 +20,13 @@ from ...timing.preparation import Preparation, spin
 UNTIMED = (0, 0)
 """The timing of a call whose records were lost."""
 _FILL_US = 100.0
-"""Time that the device spins before a call's inputs are written: work on another stream does not wait for them."""
+"""Least time that the device spins before inputs are written, also where nothing is timed: work on another stream reads other values."""
 _HOST_US = 500.0
 """Host time of a call that the head start is made for (`timing.preparation`).  It must be the same in every process, because the judge
 compares wall times.  On an H100's host, split chains of 5 us waited for the host where it was made for 100 us: calls of two launches took
 30 to 240 us."""
 _FIRST_US = 1000.0
-"""The same for the first call of a batch: the process was asleep until then.  The head start must lie in the preparation: where lines
-persist in the L2, the preparation waits for the device first, and with it for any spin before it."""
+"""The same for the first call of a batch: the process was asleep until then."""
 _FIRST, _CALL, _FINISH = "first call", "call", "finish"
 
 
@@ -74,8 +73,9 @@ class CudaClock:
     def time(self, calls: Sequence[DeviceCall], like: Sequence[torch.Tensor], mark: Callable[[], None]) -> list[tuple[int, int]]:
         """Span in nanoseconds and launches of each call; every stream has finished when this returns.
 
-        Inputs are written on the current stream just before each call, while the device still spins, and results are copied on it just
-        after: a kernel whose own streams do not wait for it, or are not waited for, reads and leaves the wrong values.
+        The device spins first, then inputs are written on the current stream, then the cache is emptied.  So the host is ahead by the time
+        of the call, and nothing can read the inputs while the device spins.  Results are copied on that stream just after the call: a
+        kernel whose own streams do not wait for it, or are not waited for, reads and leaves the wrong values.
 
         Args:
             like: tensors like those that a call is expected to allocate.
@@ -105,9 +105,10 @@ class CudaClock:
             if number == 0:
                 self._synchronize(self._device)
                 mark()
-            spin(_FILL_US)
+            self._prepare.release(arm.name)  # waits for the device where lines persist in the L2, and with it for any spin before
+            spin(max(_FILL_US, self._prepare.spin_us(arm.name)))
             calls[number].fill()
-            self._prepare(arm)
+            self._prepare.evict()
 
         self.problem, self.late_calls = "", 0
         timed: list[CallTiming]
