@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 @functools.cache
@@ -22,6 +24,24 @@ def keyword_names(schema: str) -> tuple[str, ...]:
     """Names of the keyword-only arguments."""
     names = _names(schema)
     return names[names.index("*") + 1 :] if "*" in names else ()
+
+
+def refused_signature(kernel: str, function: Callable[..., Any], schema: str) -> str:
+    """Why a kernel's function cannot be called as its op's schema says; empty if it can, or if it does not tell its parameters.
+
+    Most often the annotation of its only parameter is missing: `def fused(call)` in place of `def fused(call: Arguments)`.
+    """
+    positional, keywords = positional_names(schema), keyword_names(schema)
+    try:
+        takes = inspect.signature(function)
+    except (TypeError, ValueError):
+        return ""
+    try:
+        takes.bind(*positional, **dict.fromkeys(keywords))
+    except TypeError as error:
+        spelled = ", ".join([*positional, *(["*", *keywords] if keywords else [])])
+        return f"kernel {kernel} takes {takes}, expected (call: Arguments), or the arguments spelled out, ({spelled}): {error}"
+    return ""
 
 
 def _names(schema: str) -> tuple[str, ...]:

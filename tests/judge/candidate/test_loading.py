@@ -35,6 +35,11 @@ def test_no_name_of_a_file_shadows_a_module_of_the_project(name: str) -> None:
         (IMPORT + FIRST + SECOND, "mine.py declares 2 kernels (scale/a@1, scale/b@1), expected exactly one; leave one of them in the file"),
         (IMPORT + FIRST + FIRST, "mine.py declares 2 kernels (scale/a@1, scale/a@1), expected exactly one"),
         (IMPORT + OTHER, "mine.py declares other/a@1, expected a kernel of 'scale'; pass --op other, or correct the declaration"),
+        (
+            IMPORT + FIRST.replace("x, *, factor=2.0", "call"),
+            "kernel scale/a@1 takes (call), expected (call: Arguments), or the arguments spelled out, (x, *, factor): "
+            "got an unexpected keyword argument 'factor'",
+        ),
         ("def f(:", "mine.py: line 1: SyntaxError"),
         ("x = '\0'", "mine.py: SyntaxError: source code string cannot contain null bytes"),
         ("raise SystemExit(0)", "mine.py calls sys.exit(0) while it is imported"),

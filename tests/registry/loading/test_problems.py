@@ -36,6 +36,11 @@ BROKEN_FILES = {
         declare("'scael', 'fast', version=1, role='fused', language='torch'"),
         r"kernel scael/fast@1: unknown op 'scael'; did you mean 'scale'\?",
     ),
+    "no annotation": (
+        declare("'scale', 'fast', version=1, role='fused', language='torch'").replace("x, *, factor=2.0", "call"),
+        r"kernel scale/fast@1 takes \(call\), expected \(call: Arguments\), or the arguments spelled out, \(x, \*, factor\): got an "
+        r"unexpected keyword argument 'factor'",
+    ),
     "import error": ("import a_module_that_is_not_there\n", r"line 1: ModuleNotFoundError: .*a_module_that_is_not_there"),
     "syntax error": ("def broken(:\n", r"SyntaxError: .*line 1"),
     "exit": ("import sys\nsys.exit('this file gives up')\n", r"line 2: SystemExit: this file gives up"),

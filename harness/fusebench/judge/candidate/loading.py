@@ -11,6 +11,7 @@ from typing import NamedTuple
 from ...errors import FusebenchError, describe_exception
 from ...registry import Collection, Kernel, Op, load_collection
 from ...registry.recording import recording
+from ...registry.signature import refused_signature
 from ...schema import KernelId
 from ...schema.evaluation import EvaluationStatus
 from ..failures import status_of
@@ -99,6 +100,8 @@ def _only_kernel(declared: list[object], module: str, op: Op, file: Path) -> Ker
         )
     if kernel.part is not None:
         raise RefusedError(EvaluationStatus.INVALID, f"{kernel.id} covers a part of the op; a candidate must compute all of it")
+    if refused := refused_signature(str(kernel.id), kernel.function, op.schema):
+        raise RefusedError(EvaluationStatus.INVALID, refused)
     kernel.op = op
     return kernel
 

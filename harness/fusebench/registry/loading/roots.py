@@ -21,6 +21,7 @@ from ..lookup import Collection, Problem, operator_refused
 from ..op import Op
 from ..op_parts import refused_part
 from ..plain import load_plain
+from ..signature import refused_signature
 from .merging import Root, let_roots_meet
 from .watching import KernelFileError, watch_imports
 
@@ -225,7 +226,8 @@ def _bind(collection: Collection, op: Op, kernel: Kernel, namespace: str, *, ope
     if kernel.id.op != op.name:
         return describe_unknown("op", kernel.id.op, (op.name,), f"kernel {key}") + " A folder holds the kernels of its own op only."
     kernel.op = op
-    if refused := refused_contract(kernel.id, kernel.contract, op) or refused_part(op, kernel):
+    refused = refused_contract(kernel.id, kernel.contract, op) or refused_part(op, kernel)
+    if refused := refused or refused_signature(key, kernel.function, op.schema):
         return refused
     if not operators:
         collection.without_operators.append((kernel, namespace))
