@@ -16,6 +16,7 @@ from fusebench.verdict.baseline.joined import join_runs, support_words
 
 RESULTS = Path(__file__).parents[2] / "results"
 BASELINE = RESULTS / "baselines" / "nvidia_h200"
+H100 = "nvidia_h100_80gb_hbm3"
 HISTORY = RESULTS / "history" / "nvidia_h200.parquet"
 NEWER = RESULTS / "history" / "nvidia_h200.op_mix.parquet"
 """Runs with the streaming yardstick of the op's own mix, whose shares do not compare with those of older runs."""
@@ -25,15 +26,16 @@ def stored() -> list[Path]:
     return [file for file in RESULTS.rglob("*") if file.is_file() and file.relative_to(RESULTS).parts[0] != "runs"]
 
 
-def test_results_hold_a_baseline_calibration_scatter_evidence_counters_a_history_and_models_and_nothing_else() -> None:
+def test_results_hold_baselines_calibration_scatter_evidence_counters_a_history_and_models_and_nothing_else() -> None:
     found = {file.relative_to(RESULTS).as_posix() for file in stored()}
-    record = {f"baselines/nvidia_h200/{name}" for name in ("run.json", "promotions.json", *TABLE_FILES)}
+    record = {f"baselines/{gpu}/{name}" for gpu in ("nvidia_h200", H100) for name in ("run.json", "promotions.json", *TABLE_FILES)}
+    boards = {f"two_boards/{H100}/{name}" for name in ("run.json", "interference.json", *TABLE_FILES)}
     static = {name for name in found if name.startswith("baselines/static/")}
     counters = {name for name in found if name.startswith("counters/")}
     models = {name for name in found if name.startswith("models/")}
     random = {f"random/nvidia_h200/{name}" for name in ("run.json", *TABLE_FILES)}
     (trials,) = {name for name in found if name.startswith("calibration/") and name.endswith(".parquet")}
-    assert found == record | static | counters | models | random | {
+    assert found == record | boards | static | counters | models | random | {
         trials,
         "calibration/nvidia_h200.json",
         "calibration/nvidia_h200.scatter.json",
@@ -45,7 +47,7 @@ def test_results_hold_a_baseline_calibration_scatter_evidence_counters_a_history
 
 
 def test_results_are_small() -> None:
-    assert sum(file.stat().st_size for file in stored()) < 3_000_000
+    assert sum(file.stat().st_size for file in stored()) < 3_500_000
     assert (
         sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 17_000
     )  # nine models' steps are about 1300 lines each

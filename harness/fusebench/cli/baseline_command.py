@@ -215,7 +215,7 @@ def _row(folder: Path, run: Run) -> dict[str, Any]:
 
 def _cell(column: str, value: Any) -> str:
     if column == "created":
-        return str(value)[:16].replace("T", " ")
+        return str(value)[:10]
     if isinstance(value, dict):
         known = {name: speedup for name, speedup in value.items() if speedup is not None}
         if len(known) > 1:
