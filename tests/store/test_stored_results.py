@@ -49,8 +49,8 @@ def test_results_hold_baselines_calibration_scatter_evidence_counters_a_history_
 def test_results_are_small() -> None:
     assert sum(file.stat().st_size for file in stored()) < 3_500_000
     assert (
-        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 17_000
-    )  # nine models' steps are about 1300 lines each
+        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 19_000
+    )  # nine models' steps are about 1300 lines each, and so is the head of a nightly
     assert (BASELINE / "run.json").stat().st_size < 60_000
 
 

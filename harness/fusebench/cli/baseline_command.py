@@ -214,8 +214,8 @@ def _row(folder: Path, run: Run) -> dict[str, Any]:
 
 
 def _cell(column: str, value: Any) -> str:
-    if column == "created":
-        return str(value)[:10]
+    if column in ("created", "commit"):
+        return str(value)[:10]  # the date; a commit by as many digits
     if isinstance(value, dict):
         known = {name: speedup for name, speedup in value.items() if speedup is not None}
         if len(known) > 1:
