@@ -185,6 +185,10 @@ def show(results: ResultsOption = None, json: JsonOption = False) -> None:
         typer.echo(f"no baselines in {there}; keep a run with `fusebench baseline promote RUN`")
 
 
+_SHORT = {"created": len("2026-11-26"), "commit": 8}
+"""Characters of such a value in the table; `--json` has all."""
+
+
 def _row(folder: Path, run: Run) -> dict[str, Any]:
     from ..stats.weighted import BEST_FUSED
     from ..store.baselines import objections, promotions
@@ -214,8 +218,8 @@ def _row(folder: Path, run: Run) -> dict[str, Any]:
 
 
 def _cell(column: str, value: Any) -> str:
-    if column in ("created", "commit"):
-        return str(value)[:10]  # the date; a commit by as many digits
+    if column in _SHORT:
+        return str(value)[: _SHORT[column]]
     if isinstance(value, dict):
         known = {name: speedup for name, speedup in value.items() if speedup is not None}
         if len(known) > 1:
