@@ -6,10 +6,10 @@ file changed that is no code, the machine code does not show what the kernel rea
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
+from ..cores import usable_cores
 from ..device import Device
 from ..errors import FusebenchError
 from ..evidence.collecting import collect
@@ -71,7 +71,7 @@ class SameCode:
             ops=kernels.ops,
             roots=kernels.roots,
             kernel=(self._kernel,),
-            jobs=len(os.sched_getaffinity(0)),
+            jobs=usable_cores(),
             cache=self._cache,
         )
         recorded = self._cache.case(case_key(fingerprint(kernels.roots, toolchain()), target.name, self._case))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -155,16 +156,16 @@ def test_what_ends_one_job_ends_all_and_nothing_more_is_begun_or_told(
 
 
 def test_a_cpu_takes_as_many_jobs_as_this_process_may_use_cores(cpu: Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking.os, "sched_getaffinity", lambda process: {0, 3, 5}, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 3, 5}, raising=False)
     assert default_jobs(cpu, ()) == 3
 
 
 def test_a_gpu_takes_as_many_jobs_as_half_the_cores_and_its_memory_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = Device(kind="cuda", name="toy", memory_bytes=80 * 2**30)
     small, large = (SimpleNamespace(facts=SimpleNamespace(minimum_bytes=size)) for size in (2**20, 2**30))
-    monkeypatch.setattr(checking.os, "sched_getaffinity", lambda process: set(range(12)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(12)), raising=False)
     assert default_jobs(gpu, [small]) == 6
     assert default_jobs(gpu, [small, large]) == 2, "48 GiB, and 16.25 for each"
     assert default_jobs(gpu, [SimpleNamespace(facts=SimpleNamespace(minimum_bytes=2**33))]) == 1
-    monkeypatch.setattr(checking.os, "sched_getaffinity", lambda process: set(range(128)), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(128)), raising=False)
     assert default_jobs(gpu, [small]) == checking.MOST_PROCESSES

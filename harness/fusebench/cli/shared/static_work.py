@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
+from ...cores import usable_cores
 from ...errors import UsageError
 from ...schema import ExitCode
 from .output import print_json, print_table, remark
@@ -79,7 +79,7 @@ def collect_all(
                 ops=selection.collection.ops,
                 roots=selection.collection.roots if roots is None else roots,
                 kernel=kernel,
-                jobs=jobs if jobs is not None else len(os.sched_getaffinity(0)),
+                jobs=jobs if jobs is not None else usable_cores(),
                 cache=cache,
                 trusted=trusted(target),
                 on_progress=line.show,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from ...config import Project
+from ...cores import usable_cores
 from ...counters.attachment import CountersEvidence, KernelFolders, OnCapture, Rows, Sentences
 from ...device import Device
 from ...errors import UsageError
@@ -119,7 +119,7 @@ def _compiler(ops: Ops, tools: EvidenceTools) -> Compile:
             if unknown:
                 raise UsageError(f"the kernels' folders of this project hold no op {', '.join(unknown)}")
             with tools.progress(f"evidence, {name}, {wanted.target.name}") as show:
-                jobs, cache = len(os.sched_getaffinity(0)), EvidenceCache(cache_folder())
+                jobs, cache = usable_cores(), EvidenceCache(cache_folder())
                 return compiled_source(roots, name, ops=ops, jobs=jobs, cache=cache, on_progress=show)(wanted)
 
         return tell

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import secrets
 import threading
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from ...cores import usable_cores
 from ...device import Device
 from ...errors import DeviceUnfitError
 from ...schema import Accuracy, Result, Status
@@ -170,11 +170,6 @@ def memory_for_checks(device: Device) -> int:
 def memory_need(unit: CaseKernels) -> int:
     """Bytes that a check of the case takes on a GPU, roughly."""
     return LEAST_NEED + MEMORY_FACTOR * unit.facts.minimum_bytes
-
-
-def usable_cores() -> int:
-    """Cores that this process may use."""
-    return max(1, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
 def check_cases(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import multiprocessing
-import os
 import signal
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -12,6 +11,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from ...cores import usable_cores
 from ...stats.changepoint import Cut
 from ...stats.segmentation import divide_all
 from ...store.catalogue.files import CatalogueError, device_of
@@ -44,7 +44,7 @@ def side_by_side(catalogue: Catalogue) -> Iterator[Divide]:
     thread already, is nothing to them.
     """
     devices = len({device_of(part.path) for part in catalogue.parts})
-    count = min(devices, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1)
+    count = min(devices, usable_cores())
     if count < 2:
         yield at_once
         return
