@@ -9,11 +9,9 @@ import torch
 
 from fusebench.config import find_project
 from fusebench.registry import Collection, load_collection
-from fusebench.registry.dispatching.ranking import Ranker
 from fusebench.registry.dispatching.tables import default_order, encode_table, find_table, read_table
-from fusebench.runner.tune import tune
+from fusebench.runner.tune import ratios_of, tune
 from fusebench.schema import Role
-from fusebench.schema.dispatch import DispatchKey
 from fusebench.store.run_folder import read_run
 from fusebench.suites import list_suites, load_suite, select_cases
 from fusebench.verdict.dispatch_choice import shares
@@ -82,16 +80,12 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
     """The floors are the shares that the stored times give: each case chosen by the H100's others, and by the H200's tables."""
     own, kin, default = [], [], []
     for file in tables_of(H100):
-        table, other = read_table(file), Ranker(read_table(file.with_name(file.name.replace(H100, "nvidia_h200"))))
+        table, other = (read_table(file.with_name(file.name.replace(H100, gpu))) for gpu in (H100, "nvidia_h200"))
         op = collection.op(table.op)
         order = [str(kernel.id) for kernel in default_order(collection.kernels_of(op.name), op.dispatch_order, Role.FUSED)]
         own += table_ratios(table, left_out=True)
-        for group in table.groups:
-            for entry in group.entries:
-                us = {time.kernel: time.us for time in entry.times}
-                ranked = other.rank(DispatchKey(entry.sizes, group.kinds, entry.traits)).kernels
-                kin.append(us[next(name for name in ranked if name in us)] / min(us.values()))
-                default.append(us[next(name for one in order if (name := one.partition("/")[2]) in us)] / min(us.values()))
+        kin += ratios_of(table, other, order)
+        default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 140
     for found, least in ((own, (0.77, 0.87)), (kin, (0.85, 0.93))):
         close, far = shares(found)

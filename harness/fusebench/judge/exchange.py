@@ -167,9 +167,18 @@ class Exchange:
         marks = self._process.marks
         inner_s = marks[1] - marks[0] if len(marks) == 2 else None
         spans = tuple(done.span_ns for done in answer.calls)
-        inside, others = answer.calls_cpu_ns / 1e9, answer.others_cpu_ns / 1e9
-        late = answer.late_share, answer.untimed, answer.late_calls
-        times = BatchTimes(spans, wall_s, inner_s, cpu_s, inside, others, new_bytes, *late)
+        times = BatchTimes(
+            spans_ns=spans,
+            wall_s=wall_s,
+            inner_s=inner_s,
+            cpu_s=cpu_s,
+            calls_cpu_s=answer.calls_cpu_ns / 1e9,
+            others_cpu_s=answer.others_cpu_ns / 1e9,
+            new_bytes=new_bytes,
+            late_share=answer.late_share,
+            untimed=answer.untimed,
+            late_calls=answer.late_calls,
+        )
         return specs, answer, times
 
     def _inspect(self, limits: Limits, doing: str) -> None:

@@ -141,14 +141,14 @@ def _tune_op(
         file=file,
         table=table,
         measured=sum(len(group.entries) for group in fresh.groups),
-        now=_ratios_of(fresh, current, order),
+        now=ratios_of(fresh, current, order),
         tuned=table_ratios(table, left_out=False),
         left_out=table_ratios(table, left_out=True),
         remarks=tuple(remarks),
     )
 
 
-def _ratios_of(fresh: DispatchTable, current: DispatchTable | None, order: Sequence[str]) -> list[float]:
+def ratios_of(fresh: DispatchTable, current: DispatchTable | None, order: Sequence[str]) -> list[float]:
     """Time of the kernel that the table `current`, or the default order, takes on each entry of `fresh`, over the fastest time."""
     ratios, ranker = [], Ranker(current) if current is not None else None
     for group in fresh.groups:

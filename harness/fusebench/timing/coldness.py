@@ -142,5 +142,4 @@ def contradiction(moved: Mapping[str, tuple[int, float]], seen: Coldness | None)
     name = max(over, key=over.__getitem__)
     others = f" (and {len(over) - 1} more)" if len(over) > 1 else ""
     memory = f"more than {MEMORY_FACTOR:g} x the {seen.memory_gb_per_s:.0f} GB/s of a stream that no cache holds"
-    least = "what no cache spares it"
-    return f"{name}{others} moved {least} at {over[name]:.0f} GB/s, {memory}: part of its data was in the cache"
+    return f"{name}{others} moved what no cache spares it at {over[name]:.0f} GB/s, {memory}: part of its data was in the cache"

@@ -173,7 +173,8 @@ class Placement:
 
 def minimum_bytes(spec: ArmSpec, op: Op, params: Any) -> int:
     """Minimum bytes of the arm's work in any implementation; a yardstick moves the bytes of the case, whose Params are `params`."""
-    return _work_of(spec, op).minimum_bytes(params if spec.params is None else spec.params)
+    work, own = _work_of(spec, op, params)
+    return work.minimum_bytes(own)
 
 
 def memory_bytes(spec: ArmSpec, op: Op, params: Any, cache_bytes: int) -> int:
@@ -181,11 +182,13 @@ def memory_bytes(spec: ArmSpec, op: Op, params: Any, cache_bytes: int) -> int:
 
     They are the bytes read, and the bytes written that the last-level cache of `cache_bytes` cannot hold: it writes the others back later.
     """
-    moved = minimum_bytes(spec, op, params)
-    written = moved // 2 if spec.name == COPY else _work_of(spec, op).bytes_written(params if spec.params is None else spec.params)
+    work, own = _work_of(spec, op, params)
+    moved = work.minimum_bytes(own)
+    written = moved // 2 if spec.name == COPY else work.bytes_written(own)
     return moved - min(written, cache_bytes)
 
 
-def _work_of(spec: ArmSpec, op: Op) -> Op:
-    """The op, or the part of it that the arm's kernel covers."""
-    return op if spec.kernel is None or spec.kernel.part is None else spec.kernel.part.op_of(op)
+def _work_of(spec: ArmSpec, op: Op, params: Any) -> tuple[Op, Any]:
+    """The op, or the part of it that the arm's kernel covers, and the Params of the arm's calls."""
+    part = spec.kernel.part if spec.kernel is not None else None
+    return op if part is None else part.op_of(op), params if spec.params is None else spec.params

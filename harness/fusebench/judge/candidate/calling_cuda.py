@@ -90,8 +90,8 @@ class CudaClock:
             self._synchronize(self._device)
             mark()
 
-        names = [_CALL if number else _FIRST for number in range(len(calls))]
-        arms = [*(Arm(name, one.call, lambda: None) for name, one in zip(names, calls, strict=True)), Arm(_FINISH, finish, lambda: None)]
+        arms = [Arm(_CALL if number else _FIRST, one.call, lambda: None) for number, one in enumerate(calls)]
+        arms.append(Arm(_FINISH, finish, lambda: None))
         numbers = itertools.count()
 
         def prepare(arm: Arm) -> None:

@@ -115,13 +115,15 @@ def _of_its_architecture(op: str, roots: Sequence[Path], gpu: str, triton: str, 
 
     An instance of a partitioned GPU (MIG) takes none: the shares of its memory and of its multiprocessors differ.
     """
-    architecture = architecture_of(gpu) if " MIG " not in gpu else ""
+    architecture = architecture_of(gpu)
+    if not architecture or " MIG " in gpu:
+        return None
     found: list[DispatchTable] = []
     for file in (file for root in roots for file in sorted((root / op / FOLDER).glob(f"*.triton-{minor_version(triton) or 'none'}.json"))):
         with suppress(TableRefusedError):
             table = read_table(file)
             _require_fit(table, op, table.gpu, triton, kernels)
-            if architecture and architecture_of(table.gpu) == architecture:
+            if architecture_of(table.gpu) == architecture:
                 found.append(table)
     return max(found, key=lambda table: len(table.entries), default=None)
 
