@@ -128,7 +128,8 @@ def test_a_run_of_500_cases_is_built_quickly_and_below_two_megabytes(large: tupl
     page, seconds = large
     assert len(page.encode()) < 2_000_000
     assert seconds < 5.0
-    assert page.count('<tr><th scope="row">case_') == 3000
+    assert page.count('<th scope="row">case_') == 3000
+    assert page.count('<tr class="later">') == 2800
     assert page.count('<i class="d"') == 3000
 
 
@@ -152,21 +153,39 @@ addEventListener("load", () => {
 </script></body>"""
 
 
+BARE = """
+<script>
+const start = performance.now(), table = document.createElement("table");
+document.body.append(table);
+table.innerHTML = ("<tr>" + "<td>12.34".repeat(12)).repeat(3000);
+document.body.dataset.found = JSON.stringify({ ms: performance.now() - start });
+</script></body>"""
+
+
 @needs_browser
 def test_a_run_of_500_cases_answers_a_first_click_within_a_second(large: tuple[str, float], tmp_path: Path) -> None:
-    """From the start of navigation to the sorted table, at the best of eight: a machine that is busy with other tests is no page."""
-    found = probed(large[0], tmp_path, 1280, probe=INTERACTIVE, wait=False)
-    for _ in range(7):
-        found = min(found, probed(large[0], tmp_path, 1280, probe=INTERACTIVE, wait=False) if found["ms"] > 1000 else found, key=_ms)
+    """From the start of navigation to the sorted table, at the best of eight.
+
+    A slow or busy machine is allowed ten times what its browser takes to build a bare table of as many cells (70 ms on a quiet one);
+    that the page is slower by a rule of style or by thousands of drawings, which has happened, still fails.
+    """
+    found = _fastest(large[0], tmp_path, INTERACTIVE, 1000)
     assert found["answered"]
-    assert found["ms"] < 1000
+    assert found["ms"] < 1000 or found["ms"] < 10 * _fastest("<!doctype html><body></body>", tmp_path, BARE, 0)["ms"]
     assert found["scroll"] <= found["width"]
     assert found["rows"] == [200, 500, 200, 3000], "the first rows; all that a filter finds; the first rows; all"
     assert found["focus"], "the keyboard stays at the table when its button is gone"
 
 
-def _ms(found: dict[str, Any]) -> float:
-    return float(found["ms"])
+def _fastest(page: str, folder: Path, probe: str, enough_ms: float) -> dict[str, Any]:
+    """The fastest answer of eight, or the first that took no more than that."""
+    best: dict[str, Any] = {}
+    for _ in range(8):
+        found = probed(page, folder, 1280, probe=probe, wait=False)
+        best = found if not best or found["ms"] < best["ms"] else best
+        if best["ms"] <= enough_ms:
+            break
+    return best
 
 
 def test_the_page_names_what_it_shows_for_screen_readers(nightly: str) -> None:

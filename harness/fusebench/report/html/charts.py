@@ -23,7 +23,8 @@ from ..wording import bounded, count, share_of_limit, short_kernel, size
 
 MOST_BARS = 150
 """Speedups in one chart; the table holds them all."""
-
+MOST_NAMED = 600
+"""Marks of a chart that each say their case and figure to a pointer; of more, which lie on each other, only the kernel is said."""
 
 _NARROW = 600
 """Pixels up to which a chart is legible on a phone; a wider one scrolls there instead of shrinking."""
@@ -118,10 +119,16 @@ def roofline(rows: Sequence[tuple[int, Result]]) -> str:
         y = height - bottom - share * up
         parts.append(f'<path class="{"one" if share == 1 else "grid"}" d="M{left} {y:.1f}H{width - 20}"/>')
         parts.append(f'<text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{100 * share:.0f} %</text>')
+    marks: dict[tuple[str, str], list[str]] = {}
     for x, result, sol in points:
-        at, y = left + (x - low) * across, height - bottom - sol * up
-        said = html(f"{result.case_key}, {short_kernel(result.kernel)}: {share_of_limit(sol)} of the speed of light")
-        parts.append(f"{_mark(result.role, at, y, colour_of(result.kernel, result.role))}<title>{said}</title></path>")
+        kernel = short_kernel(result.kernel)
+        said = kernel if len(points) > MOST_NAMED else f"{result.case_key}, {kernel}: {share_of_limit(sol)} of the speed of light"
+        mark = _mark(result.role, left + (x - low) * across, height - bottom - sol * up)
+        marks.setdefault((said, colour_of(result.kernel, result.role)), []).append(mark)
+    for (said, colour), shapes in marks.items():
+        # A mark that lies on an equal one changes nothing.
+        drawn = "".join(dict.fromkeys(shapes))
+        parts.append(f'<path fill="{colour}" fill-opacity=".8" d="{drawn}"><title>{html(said)}</title></path>')
     parts.append(f'<text x="{width / 2}" y="{height - 4}" text-anchor="middle">minimum bytes of the case</text>')
     return _svg(width, height, "Share of the speed of light against the minimum bytes of the case", parts)
 
@@ -209,14 +216,14 @@ def best_of_each(cases: Iterable[tuple[str, list[Result]]]) -> list[tuple[str, R
     return [(key, best) for key, rows in cases if (best := best_fused(rows)) is not None]
 
 
-def _mark(role: Role, x: float, y: float, colour: str) -> str:
+def _mark(role: Role, x: float, y: float) -> str:
     shapes = {
         Role.SPLIT: f"M{x - 3:.1f} {y - 3:.1f}h6v6h-6Z",
         Role.COMPILED: f"M{x:.1f} {y - 4:.1f}l4 4l-4 4l-4-4Z",
         Role.PEER: f"M{x:.1f} {y - 4:.1f}l4 7h-8Z",
         Role.FUSED: f"M{x - 3.5:.1f} {y:.1f}a3.5 3.5 0 1 0 7 0a3.5 3.5 0 1 0-7 0Z",
     }
-    return f'<path fill="{colour}" fill-opacity=".8" d="{shapes[role]}">'
+    return shapes[role]
 
 
 def _svg(width: int, height: int, title: str, parts: Sequence[str]) -> str:

@@ -1,7 +1,10 @@
 // Sorting and filtering of the tables; without it every table is complete and readable.
 (() => {
+  const FIRST = 200;
   const tables = [...document.querySelectorAll("table.runs")];
   const text = (row, place) => row.cells[place].textContent.trim();
+  // By a class on each row: a rule that counts rows makes a browser count them again for every row that it reads.
+  const cut = (table, most) => [...table.tBodies[0].rows].forEach((row, place) => row.classList.toggle("later", place >= most));
   const number = (value) => { const found = value.match(/-?\d+(\.\d+)?(e-?\d+)?/i); return found ? parseFloat(found[0]) : NaN; };
   for (const table of tables) {
     const heads = [...table.tHead.rows[0].cells];
@@ -13,6 +16,7 @@
       const keyed = [...body.rows].map((row) => [words ? text(row, place) : number(text(row, place)), row]);
       keyed.sort(([a], [b]) => words ? sign * a.localeCompare(b) : isNaN(a) ? (isNaN(b) ? 0 : 1) : isNaN(b) ? -1 : sign * (a - b));
       body.append(...keyed.map(([, row]) => row));
+      if (table.few) cut(table, FIRST);
       status(`sorted by ${head.textContent.trim()}, ${down ? "descending" : "ascending"}`);
     }));
   }
@@ -29,7 +33,8 @@
         row.hidden = !fits; all += 1; here += fits;
       }
       shown += here;
-      table.classList.toggle("cut", "more" in table && !parts.length && !kind);
+      table.few = "more" in table && !parts.length && !kind;
+      if ("more" in table) cut(table, table.few ? FIRST : Infinity);
       table.closest("section").hidden = here === 0 && (parts.length > 0 || kind !== "");
     }
     status(`${shown} of ${all} rows shown`);
@@ -37,9 +42,11 @@
   for (const more of document.querySelectorAll("button.more")) {
     const table = more.closest("section").querySelector("table");
     table.more = more;
+    table.few = true;
     more.addEventListener("click", () => {
       delete table.more;
-      table.classList.remove("cut");
+      table.few = false;
+      cut(table, Infinity);
       table.closest(".wrap").focus();
       more.parentElement.remove();
       status(`all ${table.tBodies[0].rows.length} rows shown`);
