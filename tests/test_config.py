@@ -45,11 +45,12 @@ def test_without_configuration_the_folder_itself_is_an_empty_project(tmp_path: P
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("[tool.fusebench]\nkernel = []\n", r"\[tool.fusebench\]: .*unknown field `kernel`.*keys are kernels, suites, results, shipped"),
-        ('[tool.fusebench]\nkernels = "kernels"\n', r"\[tool.fusebench\]: Expected `array \| null`, got `str`"),
-        ("[tool.fusebench]\nresults = 3\n", r"\[tool.fusebench\]: Expected `str`, got `int`"),
+        ("[tool.fusebench]\nkernel = []\n", r":2: tool.fusebench.kernel: found an unknown key, expected one of .*did you mean 'kernels'"),
+        ('[tool.fusebench]\nkernels = "kernels"\n', r":2: tool.fusebench.kernels: found 'kernels' \(string\), expected array"),
+        ("[tool.fusebench]\nresults = 3\n", r":2: tool.fusebench.results: found 3 \(integer\), expected string; write it in quotes"),
         ('[tool.fusebench]\nsuites = ["absent"]\n', r"tool.fusebench.suites: found 'absent', expected a folder of"),
-        ("[tool.fusebench\n", r"not valid TOML"),
+        ("[tool.fusebench\n", r":1: not valid TOML"),
+        ("[tool]\nfusebench = 3\n", r":2: tool.fusebench: found 3 \(integer\), expected table"),
     ],
 )
 def test_a_configuration_that_cannot_work_is_refused_with_the_file(tmp_path: Path, text: str, expected: str) -> None:
@@ -71,7 +72,7 @@ def test_a_current_folder_that_was_deleted_is_named(tmp_path: Path, monkeypatch:
 
 def test_a_configuration_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     configure(tmp_path, "").write_bytes(b"[tool.fusebench]\nresults = '\xe9'\n")
-    with pytest.raises(UsageError, match="not valid TOML: 'utf-8' codec can't decode byte 0xe9"):
+    with pytest.raises(UsageError, match=":2: found byte 0xe9, expected UTF-8 text; save the file as UTF-8"):
         find_project(tmp_path)
 
 

@@ -5,13 +5,13 @@ An installed wheel brings ops, kernels and suites of its own. They come after a 
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from .errors import UsageError
+from .errors import SuiteError, UsageError
+from .toml_errors import TomlFile
 
 SHIPPED = Path(__file__).parent / "_shipped"
 """Folders `kernels` and `suites` of an installed wheel; an editable install has none, since the checkout's own are used."""
@@ -131,11 +131,8 @@ def has_table(file: Path) -> bool:
 
 def _read_table(file: Path) -> _Table | None:
     try:
-        tool = tomllib.loads(file.read_bytes().decode("utf-8")).get("tool")
-        return msgspec.convert(tool["fusebench"], _Table) if isinstance(tool, dict) and "fusebench" in tool else None
-    except OSError as error:
-        raise UsageError(f"{file}: cannot be read ({error.strerror}); check its permissions") from error
-    except msgspec.ValidationError as error:
-        raise UsageError(f"{file}: [tool.fusebench]: {error}; the keys are {', '.join(_Table.__struct_fields__)}") from error
-    except (ValueError, RecursionError) as error:  # also a number of thousands of digits, and brackets in brackets
-        raise UsageError(f"{file}: not valid TOML: {error}; correct the file") from error
+        found = TomlFile.read(file, str(file))
+        tool = found.document.get("tool")
+        return found.convert(tool["fusebench"], _Table, ("tool", "fusebench")) if isinstance(tool, dict) and "fusebench" in tool else None
+    except SuiteError as error:
+        raise UsageError(str(error)) from error

@@ -69,7 +69,8 @@ def require_spec(spec: str) -> re.Match[str]:
     """
     match = _SPEC.fullmatch(spec)
     if match is None:
-        raise UsageError(f"--device {spec!r}: expected auto, cpu, cuda or cuda:N (N from 0)")
+        more = "run and calibrate also take all, or a list such as cuda:0,2-3"
+        raise UsageError(f"--device {spec!r}: expected auto, cpu, cuda or cuda:N (N from 0); {more}")
     return match
 
 
