@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -17,16 +18,27 @@ from torch.utils._python_dispatch import _disable_current_modes
 from fusebench.judge.candidate import tampering
 from fusebench.judge.candidate.calling import Caller
 from fusebench.judge.candidate.tampering import Tampering
-from fusebench.judge.channel.protocol import Batch, Inspect
+from fusebench.judge.channel.protocol import Batch, CaseOpened, Inspect
 from fusebench.judge.channel.region import Region
+from fusebench.judge.evaluating import Evaluating
 from fusebench.judge.failures import CandidateError, status_of
 from fusebench.judge.judging import CaseJudge
 from fusebench.judge.patience import Limits, Patience
 from fusebench.registry import Collection, Kernel, load_collection
-from fusebench.schema import Close, Contract, KernelId, Language, Role
+from fusebench.schema import Case, Close, Contract, KernelId, Language, Role
+from fusebench.schema.evaluation import EvaluationStatus, Stage
 
 TOY = Path(__file__).parents[1] / "toy_project" / "kernels"
+SHIPPED = load_collection([Path(__file__).parents[2] / "kernels"], kernels=False, entry_points=False)
 CPU = torch.device("cpu")
+
+
+def in_place(x: torch.Tensor, *, factor: float = 2.0) -> None:
+    x.mul_(factor)
+
+
+def fresh(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
+    return x * factor
 
 
 def tampering_seen() -> Tampering:
@@ -93,3 +105,29 @@ def judge_of(function: Callable[..., Any], *, size: int = 4096, contract: Contra
         limits=Limits(time.monotonic() + 600),  # no test is about the budget, and a busy machine is slow
     )
     return judge, process
+
+
+def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[Any]]:
+    """An evaluation without processes, and the parameters that it compares; an RMS norm is wrong."""
+    one: Any = Evaluating.__new__(Evaluating)
+    one._device, one._op, one._rng, one._remarks, one._loaded = (
+        torch.device("cpu"),
+        SHIPPED.op("norm_scale_shift"),
+        random.Random(0),
+        [],
+        None,
+    )
+    one._task = SimpleNamespace(cases=tuple(cases), stage=Stage.QUICK)
+    one._began = time.monotonic()
+    one._limits = Limits(one._began + seconds)
+    one._phases = one._limits.phases
+    one._layouts_s = 0.0
+    asked: list[Any] = []
+    one._asked = lambda params: asked.append(params) or CaseOpened(token="", declined=None)
+
+    def compare(calls: int) -> None:
+        if asked[-1].norm == "rms":
+            raise CandidateError(EvaluationStatus.WRONG, "far off")
+
+    one._judge_of = lambda opened, params: SimpleNamespace(compare=compare)
+    return one, asked

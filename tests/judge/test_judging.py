@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import sys
 import threading
 import time
@@ -16,30 +15,18 @@ import pytest
 import torch
 
 from fusebench.judge import comparing
-from fusebench.judge.channel.protocol import CaseOpened
 from fusebench.judge.crosscheck import late_work
-from fusebench.judge.evaluating import Evaluating
-from fusebench.judge.exchange import BatchTimes, Exchange
 from fusebench.judge.failures import CandidateError
 from fusebench.judge.judging import capped
-from fusebench.judge.patience import Limits
-from fusebench.judge.phases import CALLS, COMPARE, COPIES, DRAW, FIRST_CALLS, INSPECT, Phases
+from fusebench.judge.phases import CALLS, COMPARE, COPIES, DRAW, FIRST_CALLS, INSPECT
 from fusebench.judge.stages import COMPARED_CALLS, LEAST_OWN
 from fusebench.registry import Op, load_collection
-from fusebench.schema import Bitwise, Case, Close
-from fusebench.schema.evaluation import EvaluationStatus, Stage
-from judge.bench import judge_of, toy
+from fusebench.schema import Bitwise, Close
+from fusebench.schema.evaluation import EvaluationStatus
+from judge.bench import fresh, in_place, judge_of, toy
 
 Kernel = Callable[..., Any]
 SHIPPED = load_collection([Path(__file__).parents[2] / "kernels"], kernels=False, entry_points=False)
-
-
-def in_place(x: torch.Tensor, *, factor: float = 2.0) -> None:
-    x.mul_(factor)
-
-
-def fresh(x: torch.Tensor, *, factor: float = 2.0) -> torch.Tensor:
-    return x * factor
 
 
 @pytest.mark.parametrize("kernel", [in_place, fresh, lambda x, *, factor=2.0: [x * factor], lambda x, *, factor=2.0: x.mul_(factor)])
@@ -331,236 +318,7 @@ def test_a_declared_contract_is_capped() -> None:
         assert caught.value.status is EvaluationStatus.INVALID
 
 
-def test_the_baseline_is_timed_alone_before_the_candidate() -> None:
-    judge, _ = judge_of(fresh)
-    _, other = judge_of(in_place)
-    judge._time_alone(Exchange(other, judge.expected))  # type: ignore[arg-type]
-    assert len(judge.found.single.alone_us) == len(judge.found.several.alone_us) == 3, "of each kind, so that like is compared with like"
-    assert min(judge.found.single.alone_us + judge.found.several.alone_us) > 0
-
-
-def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[Any]]:
-    """An evaluation without processes, and the parameters that it compares; an RMS norm is wrong."""
-    one: Any = Evaluating.__new__(Evaluating)
-    one._device, one._op, one._rng, one._remarks, one._loaded = (
-        torch.device("cpu"),
-        SHIPPED.op("norm_scale_shift"),
-        random.Random(0),
-        [],
-        None,
-    )
-    one._task = SimpleNamespace(cases=tuple(cases), stage=Stage.QUICK)
-    one._began = time.monotonic()
-    one._limits = Limits(one._began + seconds)
-    one._phases = one._limits.phases
-    one._layouts_s = 0.0
-    asked: list[Any] = []
-    one._asked = lambda params: asked.append(params) or CaseOpened(token="", declined=None)
-
-    def compare(calls: int) -> None:
-        if asked[-1].norm == "rms":
-            raise CandidateError(EvaluationStatus.WRONG, "far off")
-
-    one._judge_of = lambda opened, params: SimpleNamespace(compare=compare)
-    return one, asked
-
-
-def timed_batches(us_of_batch: Callable[[int], float]) -> Any:
-    """What is measured of a candidate whose batch of so many calls takes so many microseconds, beside a baseline of 100 us a call."""
-    judge, _ = judge_of(fresh)
-
-    def times(us: float, count: int) -> BatchTimes:
-        spans = (*[0] * (count - 1), int(1000 * us))
-        return BatchTimes(spans, (us + 200) / 1e6, None, (us + 200) / 1e6, us / 1e6, 0.0, 0, 0.0, "", 0)
-
-    judge._run = lambda calls: times(us_of_batch(len(calls)), len(calls))  # type: ignore[method-assign]
-    judge._by_baseline = lambda baseline, calls: times(100.0 * len(calls), len(calls))  # type: ignore[method-assign]
-    judge.time(None, 20, float("inf"))  # type: ignore[arg-type]
-    return judge.found
-
-
-def test_a_batch_that_is_computed_at_once_earns_no_more_than_a_call_alone() -> None:
-    """Planted: one launch computes the calls of a whole batch, in the time of one."""
-    one, _ = evaluating([])
-    found = timed_batches(lambda count: 90.0)
-    assert len(found.single.pairs) == len(found.several.pairs) == 10
-    judged = one._judged(found, 1.0)
-    assert judged["speedup"].value == pytest.approx(100 / 90)
-    assert judged["time_us"].value == pytest.approx(90.0)
-    (remark,) = one._remarks
-    assert remark.startswith("A call took 90.0 us alone in its batch")
-
-
-def late_baseline(batches: int) -> Any:
-    """A case whose baseline waits for the host in so many of its batches, and seems five times as slow there."""
-    judge, _ = judge_of(fresh)
-    asked = iter(range(1000))
-
-    def by_baseline(baseline: Any, calls: Any) -> BatchTimes:
-        late = next(asked) % 40 < batches
-        us = 500.0 if late else 100.0
-        return BatchTimes((int(1000 * us),) * len(calls), 1e-3, None, 1e-3, 0.0, 0.0, 0, 0.0, "", int(late))
-
-    judge._run = lambda calls: BatchTimes((50_000,) * len(calls), 1e-3, None, 1e-3, 0.0, 0.0, 0, 0.0, "", 0)  # type: ignore[method-assign]
-    judge._by_baseline = by_baseline  # type: ignore[method-assign]
-    judge.time(None, 20, float("inf"))  # type: ignore[arg-type]
-    return judge.found
-
-
-def test_batches_in_which_the_baseline_waited_for_the_host_do_not_count() -> None:
-    one, _ = evaluating([])
-    found = late_baseline(10)
-    assert found.single.late + found.several.late > 0
-    assert one._judged(found, 1.0)["speedup"].value == pytest.approx(2.0)
-
-
-def test_a_baseline_that_always_waits_for_the_host_accuses_nobody() -> None:
-    one, _ = evaluating([])
-    judged = one._judged(late_baseline(40), 1.0)
-    assert judged["status"] is EvaluationStatus.UNFIT
-    assert judged["reason"] == "the device waited for the host within the split chain's calls in 10 of 10 batches: the machine is too busy"
-
-
-def test_an_honest_kernel_has_its_speedup_in_batches_of_any_length() -> None:
-    one, _ = evaluating([])
-    assert one._judged(timed_batches(lambda count: 50.0 * count), 1.0)["speedup"].value == pytest.approx(2.0)
-    assert one._remarks == []
-
-
-def test_a_candidate_does_not_choose_which_kind_of_batch_has_times() -> None:
-    one, _ = evaluating([])
-    found = timed_batches(lambda count: 10.0)
-    found.single.pairs.clear()
-    found.single.untimed[:] = ["the profiler lost records"] * 10
-    judged = one._judged(found, 1.0)
-    assert (judged["status"], judged["reason"]) == (
-        EvaluationStatus.SUSPICIOUS,
-        "0 of 10 batches could be timed: the profiler lost records",
-    )
-
-
-def case(name: str, **params: Any) -> Case:
-    params = {"hidden": 64, "tokens": 4096, **params}
-    return Case(name=name, suite="s", op="norm_scale_shift", params=params, weight=1.0, source="")
-
-
-def in_another_layout(
-    fails: CandidateError | None, *, declined: str | None = None, fails_everywhere: bool = False
-) -> tuple[Any, list[Any]]:
-    """An evaluation after a case was compared in another layout, where the candidate fails; and the strides of all compared calls."""
-    one, asked = evaluating([])
-    params = one._op.parse_params({"hidden": 64, "tokens": 64})
-    one._layouts_left, one._process, strided = 1, SimpleNamespace(alive=True), list[bool]()
-    one._asked = lambda params: asked.append(params) or CaseOpened(token="", declined=declined if params.strided else None)
-
-    def compare(least: int) -> None:
-        strided.append(asked[-1].strided)
-        if fails is not None and (asked[-1].strided or fails_everywhere):
-            raise fails
-
-    judge = SimpleNamespace(compare=compare, found=SimpleNamespace(compared=20))
-    one._judge_of = lambda opened, params: judge
-    one._compare_other_layout(judge, params)
-    assert asked[-1] == params, "the case is open again"
-    return one, strided
-
-
-def test_a_kernel_that_is_wrong_in_another_layout_is_found() -> None:
-    """At two samples, so that a modulation has a second row."""
-    with pytest.raises(CandidateError, match=r"at 2x\d+x64 bf16 strided: far off") as caught:
-        in_another_layout(CandidateError(EvaluationStatus.WRONG, "far off"))
-    assert caught.value.status is EvaluationStatus.WRONG
-
-
-def test_a_kernel_that_declines_a_layout_is_not_compared_in_it() -> None:
-    one, strided = in_another_layout(CandidateError(EvaluationStatus.WRONG, "far off"), declined="strided")
-    assert (one._remarks, strided) == ([], [])
-    assert one._layouts_s > 0
-
-
-def test_a_kernel_that_raises_in_another_layout_has_declined_it() -> None:
-    one, strided = in_another_layout(CandidateError(EvaluationStatus.CRASHED, "AssertionError: contiguous"))
-    assert strided == [True, False], "it is right afterwards"
-    assert one._remarks[0].endswith("strided: AssertionError: contiguous. A kernel declines such a case in its supports().")
-
-
-def test_a_kernel_that_fails_ever_after_has_crashed() -> None:
-    """A misaligned access ends the device's context."""
-    with pytest.raises(CandidateError) as caught:
-        in_another_layout(CandidateError(EvaluationStatus.CRASHED, "misaligned address"), fails_everywhere=True)
-    assert caught.value.status is EvaluationStatus.CRASHED
-
-
-def test_a_kernel_that_is_wrong_in_a_case_that_was_not_drawn_is_found() -> None:
-    cases = [case("drawn"), case("longer", tokens=8192), case("half", dtype="float16")]
-    one, asked = evaluating(cases)
-    assert one._others(cases[:1]) == []
-    assert [params.dtype for params in asked] == ["float16"], "a case that differs in tokens alone says nothing new"
-    one, _ = evaluating([*cases, case("rms", norm="rms")])
-    (failed,) = one._others(cases[:1])
-    assert (failed.case, failed.status) == ("rms", EvaluationStatus.WRONG)
-    assert "rms" in failed.reason
-
-
-@pytest.mark.parametrize(("waited", "alive", "found"), [(60.0, False, 1), (1.0, False, 0), (60.0, True, 0)])
-def test_a_call_that_lasts_until_the_budget_ends_hides_no_other_case(
-    waited: float, alive: bool, found: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """`alive`: it answered, and the judge's own time ended."""
-    one, _ = evaluating([case("drawn"), case("half", dtype="float16")])
-    now = time.monotonic()
-    monkeypatch.setattr("fusebench.judge.evaluating.time", SimpleNamespace(monotonic=lambda: now))
-
-    def compare(calls: int) -> None:
-        nonlocal now
-        now += waited
-        raise CandidateError(EvaluationStatus.UNDECIDED, "the budget ended")
-
-    one._judge_of, one._process = lambda opened, params: SimpleNamespace(compare=compare), SimpleNamespace(alive=alive)
-    failed = one._others([case("drawn")])
-    assert [(each.case, each.status) for each in failed] == [("half", EvaluationStatus.UNDECIDED)] * found
-
-
-def test_other_cases_are_left_out_where_a_batch_takes_longer_than_they_may() -> None:
-    one, asked = evaluating([case("drawn"), case("half", dtype="float16")])
-    one._limits.longest_s = 60.0
-    assert one._others([case("drawn")]) == []
-    assert asked == []
-
-
-def test_a_case_that_was_left_out_is_compared_at_a_small_size_as_often_as_it_is_due() -> None:
-    one, _ = evaluating(cases := [case("drawn"), case("longer", tokens=8192)])
-    one._drawn, due = 2, []
-    one._judge_of = lambda opened, params: SimpleNamespace(compare=due.append)
-    one._limits.longest_s = 60.0
-    assert one._others(cases[:1], cases[1:]) == []
-    assert due == [114]
-
-
 def test_calls_at_a_cases_own_shape_end_with_its_time_but_for_a_few() -> None:
     judge, _ = judge_of(fresh)
     judge.compare(200, until=0.0)
     assert LEAST_OWN <= judge.found.compared < LEAST_OWN + 12
-
-
-def test_phases_add_up_and_an_inner_one_is_not_its_outer_ones() -> None:
-    phases = Phases()
-    began = time.monotonic()
-    with phases.timed("outer"):
-        time.sleep(0.02)
-        with phases.timed("inner"):
-            time.sleep(0.03)
-        with phases.timed("inner"):
-            pass
-    whole, found = time.monotonic() - began, phases.seconds()
-    assert found["inner"] >= 0.029
-    assert found["outer"] >= 0.019
-    assert sum(found.values()) <= whole + 0.002
-
-
-def test_an_interpreted_kernel_is_judged_on_as_many_cases_as_there_is_time_for() -> None:
-    one, _ = evaluating([], seconds=60.0)
-    one._began -= 30.0
-    assert one._time_for_another(2)
-    one._limits.deadline = time.monotonic() + 40.0
-    assert not one._time_for_another(1)
