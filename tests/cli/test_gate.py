@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import Result
 from msgspec.structs import replace
@@ -211,10 +212,20 @@ def test_a_shrunken_suite_and_an_unexplained_improvement_are_shown(keep: Keep, f
     keep(run_id="new", cases=synthetic.CASES[:4], slow={("flux_1024", FUSED): 0.9})
     result = fusebench("gate", "new")
     assert result.exit_code == 4
-    assert "suite qknorm_rope has shrunk (33.3 % of its weight): 1 cases are gone: batch2_medium" in result.stdout
+    assert "suite qknorm_rope has shrunk (33.3 % of its weight): 1 case is gone: batch2_medium" in result.stdout
     assert f"unexplained improvement  qknorm_rope:flux_1024  {FUSED}  -10.00 %" in result.stdout
     document = json.loads(fusebench("gate", "new", "--json").stdout)
     assert (document["shrunken"][0]["cases"], document["unexplained"][0]["kernel"]) == (["batch2_medium"], FUSED)
+
+
+@pytest.mark.usefixtures("baseline")
+def test_an_interrupted_run_says_so_and_how_it_is_finished(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
+    folder = keep(run_id="new", cases=synthetic.CASES[:4])
+    write_record(folder, msgspec.structs.replace(read_run(folder), complete=False))
+    result = fusebench("gate", "new")
+    assert result.exit_code == 4
+    assert "incomplete: run new ended before it had measured every case" in result.stderr
+    assert "`fusebench run --resume` finishes it" in result.stderr
 
 
 @pytest.mark.usefixtures("baseline")

@@ -202,7 +202,7 @@ def test_a_case_that_was_asked_for_and_is_gone_is_a_shrunken_suite(fusebench: Fu
     suite.write_text(suite.read_text().replace('"odd"', '"strange"'))
     run, folder, gate = gated(fusebench, *arguments)
     assert "suite scale has shrunk" in run.stdout
-    assert (gate.exit_code, "1 cases are gone: odd" in gate.stdout) == (ExitCode.UNDECIDED, True), gate.output
+    assert (gate.exit_code, "1 case is gone: odd" in gate.stdout) == (ExitCode.UNDECIDED, True), gate.output
     record = read_run(folder)
     asked_for = dict(zip(arguments[::2], arguments[1::2], strict=True))
     assert (record.selected_cases, record.selected_op) == (asked_for.get("--case"), asked_for.get("--op"))

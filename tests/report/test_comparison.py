@@ -66,3 +66,16 @@ def test_new_kernels_and_cases_are_one_line_a_suite_unless_there_are_few(synthet
     lines = said(kernels=[name for name in synthetic.KERNELS if name != synthetic.FUSED])
     assert lines[0] == f"incomparable  qknorm_rope: 5 kernel-case pairs ({synthetic.FUSED}, on 5 cases)  not in the baseline"
     assert lines[1] == "30 kernel-case pairs: 25 pass, 5 incomparable"
+
+
+def test_what_the_run_no_longer_holds_is_one_line_a_suite(synthetic: ModuleType) -> None:
+    """Planted defect: the gate of an interrupted nightly printed 1208 lines, its one change among them."""
+    console = Console(file=io.StringIO(), width=500)
+    print_judgements(judge_each(synthetic.make_run(cases=["flux_1024"]), synthetic.make_run(), MarginRule()), console)
+    assert isinstance(console.file, io.StringIO)
+    lost, counted = console.file.getvalue().splitlines()
+    assert (
+        lost
+        == "incomparable  qknorm_rope: 24 kernel-case pairs (6 kernels, on 4 cases)  measured in the baseline; this case is not in the run"
+    )
+    assert counted == "30 kernel-case pairs: 6 pass, 24 incomparable; 24 of the baseline's are missing from the run"

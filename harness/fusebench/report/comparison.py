@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 FEWEST_GROUPED = 4
-"""New kernel-case pairs of a suite from which one line tells them all."""
+"""Kernel-case pairs of a suite that only one of both records holds, from which one line tells all with one reason."""
 
 
 class _Figures(msgspec.Struct, frozen=True):
@@ -118,15 +118,18 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
 
 
 def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
-    """Print every verdict but a pass with its reason, then the count of each verdict.  A suite's new kernels and cases are one line."""
+    """Print every verdict but a pass with its reason, then the count of each verdict.
+
+    A suite's new kernels and cases are one line, and so are those that the run no longer holds: an interrupted nightly lacks a thousand.
+    """
     judgements = escape.cleaned(list(judgements))
-    grown: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
+    one_sided: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
     for judgement in judgements:
-        if judgement.presence is Presence.NEW and judgement.verdict.kind is VerdictKind.INCOMPARABLE:
-            grown[judgement.suite, judgement.verdict.reason].append(judgement)
+        if judgement.presence is not Presence.COMMON and judgement.verdict.kind is VerdictKind.INCOMPARABLE:
+            one_sided[judgement.suite, judgement.verdict.reason].append(judgement)
         elif judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
-    for those in grown.values():
+    for those in one_sided.values():
         if len(those) < FEWEST_GROUPED:
             for judgement in those:
                 console.print(_explained(judgement))
@@ -154,13 +157,14 @@ def _explained(judgement: Judgement) -> Any:
 
 
 def _grouped(those: Sequence[Judgement]) -> Any:
-    """New kernels and cases of one suite, with one reason."""
+    """Kernels and cases of one suite that only one of both records holds, with one reason."""
     from rich.text import Text
 
     first = those[0]
     kernels, cases = (list(dict.fromkeys(getattr(one, name) for one in those)) for name in ("kernel", "case"))
     text = Text(f"{first.verdict.kind}", style=VERDICT_STYLES[first.verdict.kind])
-    what = f"{count(len(those), 'kernel-case pair')} ({', '.join(kernels)}, on {count(len(cases), 'case')})"
+    named = ", ".join(kernels) if len(kernels) < FEWEST_GROUPED else count(len(kernels), "kernel")
+    what = f"{count(len(those), 'kernel-case pair')} ({named}, on {count(len(cases), 'case')})"
     return text.append(f"  {first.suite}: {what}  {first.verdict.reason}", style="default")
 
 

@@ -56,7 +56,7 @@ def test_kernels_that_no_longer_run_are_not_lost_in_silence(synthetic: ModuleTyp
     assert f"flux_1024: {synthetic.FUSED}" in lost.kernels
     assert lost.untimed == (f"zimage_1024: {synthetic.FUSED}",)
     assert lost.lost_weight == 0.0
-    assert "1 kernels are no longer timed" in str(lost)
+    assert "1 kernel is no longer timed" in str(lost)
 
 
 def test_a_check_that_is_no_longer_made_is_lost(synthetic: ModuleType) -> None:

@@ -108,7 +108,7 @@ class _Judge:
             return self._gone(new, old) if old is not None and _ran(old) else None
         assert new is not None
         if old is None or not _ran(old):
-            why = f"the baseline has no measurement of it ({old.status}: {old.reason})" if old is not None else self._why_new(new)
+            why = f"the baseline has no measurement of it ({old.status}: {_gist(old.reason)})" if old is not None else self._why_new(new)
             return _judgement(new, VerdictKind.INCOMPARABLE, why, presence=Presence.NEW)
         differences = self.differences + self._case_differences(new.case_key) + self._cold_labels_refused(new.case_key)
         records = (("baseline", old), ("run", new))
@@ -279,6 +279,11 @@ def _disturbed(new: Result, old: Result, change: Estimate | None) -> str:
 
 def _ran(result: Result | None) -> bool:
     return result is not None and result.status in (Status.MEASURED, Status.CHECKED)
+
+
+def _gist(reason: str) -> str:
+    """The first sentence of an error, whose rest is in the record: one for lack of memory goes on for ten."""
+    return reason.partition(". ")[0]
 
 
 def _presence(old: Result | None) -> Presence:

@@ -38,12 +38,12 @@ class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         parts = [
-            f"{len(found)} {what}: {', '.join(found)}"
-            for what, found in (
-                ("cases are gone", self.cases),
-                ("kernels no longer run", self.kernels),
-                ("kernels are no longer timed", self.untimed),
-                ("kernels are no longer checked", self.unchecked),
+            f"{one if len(found) == 1 else f'{len(found)} {several}'}: {', '.join(found)}"
+            for one, several, found in (
+                ("1 case is gone", "cases are gone", self.cases),
+                ("1 kernel no longer runs", "kernels no longer run", self.kernels),
+                ("1 kernel is no longer timed", "kernels are no longer timed", self.untimed),
+                ("1 kernel is no longer checked", "kernels are no longer checked", self.unchecked),
             )
             if found
         ]
