@@ -218,7 +218,7 @@ def test_two_records_of_one_run_count_once(
     history = json.loads(fusebench("history", "--json").stdout)
     assert [one["run"] for one in history["runs"]] == [run.id]
     assert [(one["run"], one["reason"]) for one in history["left_out"]] == [(first.id, f"run {run.id} went on with it and holds its cases")]
-    assert "1 runs in the catalogue" in fusebench("catalogue", "rebuild").output
+    assert "1 run in the catalogue" in fusebench("catalogue", "rebuild").output
     counted = fusebench("catalogue", "query", "SELECT DISTINCT run FROM results", "--json")
     assert json.loads(counted.stdout) == [{"run": run.id}]
 

@@ -24,7 +24,7 @@ from fusebench.judge.evaluating import Evaluating
 from fusebench.judge.failures import CandidateError, status_of
 from fusebench.judge.judging import CaseJudge
 from fusebench.judge.patience import Limits, Patience
-from fusebench.registry import Collection, Kernel, load_collection
+from fusebench.registry import Collection, Kernel, Op, load_collection
 from fusebench.schema import Case, Close, Contract, KernelId, Language, Role
 from fusebench.schema.evaluation import EvaluationStatus, Stage
 
@@ -87,16 +87,21 @@ def toy() -> Collection:
 def judge_of(function: Callable[..., Any], *, size: int = 4096, contract: Contract | None = None) -> tuple[CaseJudge, SameProcess]:
     """The judge of a kernel of the op `scale`, and the process that it asks."""
     collection = toy()
-    op, split = collection.op("scale"), collection.kernel("scale/split@1")
+    return judge_of_op(function, collection.op("scale"), {"size": size}, split=collection.kernel("scale/split@1"), contract=contract)
+
+
+def judge_of_op(
+    function: Callable[..., Any], op: Op, raw: dict[str, Any], *, split: Kernel, contract: Contract | None = None
+) -> tuple[CaseJudge, SameProcess]:
+    """The judge of a kernel of `op` on the case of the parameters `raw`, and the process that it asks."""
     held = contract or Close()
-    kernel = Kernel(function, KernelId("scale", "mine", 1), role=Role.FUSED, language=Language.TORCH, contract=held, requires=(), note="")
+    kernel = kernel_of(function, op, "mine", contract=held)
     process = SameProcess(kernel, op)
-    params = op.parse_params({"size": size})
     judge = CaseJudge(
         process,  # type: ignore[arg-type]
         op,
-        params,
-        kernel="scale/mine@1",
+        op.parse_params(raw),
+        kernel=str(kernel.id),
         language="torch",
         contract=held,
         split=split,
@@ -105,6 +110,12 @@ def judge_of(function: Callable[..., Any], *, size: int = 4096, contract: Contra
         limits=Limits(time.monotonic() + 600),  # no test is about the budget, and a busy machine is slow
     )
     return judge, process
+
+
+def kernel_of(function: Callable[..., Any], op: Op, name: str, *, contract: Contract | None = None) -> Kernel:
+    """A kernel of `op` in torch operations."""
+    identity = KernelId(op.name, name, 1)
+    return Kernel(function, identity, role=Role.FUSED, language=Language.TORCH, contract=contract or Close(), requires=(), note="")
 
 
 def evaluating(cases: list[Case], *, seconds: float = 60.0) -> tuple[Any, list[Any]]:

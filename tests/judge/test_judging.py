@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,13 +19,12 @@ from fusebench.judge.failures import CandidateError
 from fusebench.judge.judging import capped
 from fusebench.judge.phases import CALLS, COMPARE, COPIES, DRAW, FIRST_CALLS, INSPECT
 from fusebench.judge.stages import COMPARED_CALLS, LEAST_OWN
-from fusebench.registry import Op, load_collection
+from fusebench.registry import Op
 from fusebench.schema import Bitwise, Close
 from fusebench.schema.evaluation import EvaluationStatus
-from judge.bench import fresh, in_place, judge_of, toy
+from judge.bench import SHIPPED, fresh, in_place, judge_of, judge_of_op, kernel_of, toy
 
 Kernel = Callable[..., Any]
-SHIPPED = load_collection([Path(__file__).parents[2] / "kernels"], kernels=False, entry_points=False)
 
 
 @pytest.mark.parametrize("kernel", [in_place, fresh, lambda x, *, factor=2.0: [x * factor], lambda x, *, factor=2.0: x.mul_(factor)])
@@ -135,6 +133,31 @@ def test_a_kernel_that_is_wrong_between_the_magnitudes_of_an_op_is_caught(monkey
     with pytest.raises(CandidateError, match="at input magnitude") as caught:
         judge.compare(COMPARED_CALLS)
     assert caught.value.status is EvaluationStatus.WRONG
+
+
+@pytest.mark.parametrize(("one_pass", "found"), [(False, ""), (True, "rows nearly constant: RMS error")])
+def test_nearly_constant_rows_find_a_variance_of_one_pass(monkeypatch: pytest.MonkeyPatch, one_pass: bool, found: str) -> None:
+    """Planted: E[x^2] - mean^2 at 256 channels, where it errs least; a norm in two passes stays below the bound in forty such calls."""
+    monkeypatch.setattr(Op, "magnitudes", lambda self, params: (1.0,))
+    monkeypatch.setattr(comparing, "_NEAR_CONSTANT_SHARE", 1.0)
+    monkeypatch.setattr(comparing, "_SPECIAL_SHARE", 0.0)
+    monkeypatch.setattr(comparing, "_PLAIN_SHARE", 0.0)
+    monkeypatch.setattr(comparing, "_BETWEEN_SHARE", 0.0)
+
+    def normed(variance: Kernel) -> Kernel:
+        def kernel(x: torch.Tensor, weight: None, bias: None, scale: torch.Tensor, shift: Any, eps: float, norm: str) -> Any:  # noqa: PLR0917
+            wide = x.float()
+            mean = wide.mean(-1, keepdim=True)
+            return ((wide - mean) * torch.rsqrt(variance(wide, mean) + eps) * (1 + scale) + shift).to(x.dtype)
+
+        return kernel
+
+    two_passes = normed(lambda wide, mean: (wide - mean).square().mean(-1, keepdim=True))
+    mine = normed(lambda wide, mean: (wide.square().mean(-1, keepdim=True) - mean.square()).clamp(min=0)) if one_pass else two_passes
+    op = SHIPPED.op("norm_scale_shift")
+    judge, _ = judge_of_op(mine, op, {"hidden": 256, "tokens": 64}, split=kernel_of(two_passes, op, "split"))
+    with pytest.raises(CandidateError, match=found) if found else nullcontext():
+        judge.compare(8 if found else 40)
 
 
 def nothing(x: torch.Tensor, *, factor: float = 2.0) -> None:

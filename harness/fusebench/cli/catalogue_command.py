@@ -100,16 +100,17 @@ def rebuild(results: ResultsOption = None) -> None:
 
     Exit codes: 0; 2 a run cannot be read (the catalogue holds the others), or the store fails.
     """
+    from ..report.wording import count
     from ..store.catalogue.files import rebuild as rebuild_files
 
     opened, files = _opened(results)
     skipped: list[str] = []
-    count = rebuild_files(files, _runs(opened, skipped))
+    made = rebuild_files(files, _runs(opened, skipped))
     for one in skipped:
         remark("skipped", one)
-    typer.echo(f"{count} runs in the catalogue of {opened.name}")
+    typer.echo(f"{count(made, 'run')} in the catalogue of {opened.name}")
     if skipped:
-        raise UsageError(f"{len(skipped)} runs could not be read, and are not in the catalogue; restore them, or remove their folders")
+        raise UsageError(f"not in the catalogue: {count(len(skipped), 'run')} that cannot be read; restore them, or remove their folders")
 
 
 @catalogue.command(short_help="Merge the files of every past month into one.")
