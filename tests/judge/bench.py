@@ -29,7 +29,8 @@ from fusebench.schema import Case, Close, Contract, KernelId, Language, Role
 from fusebench.schema.evaluation import EvaluationStatus, Stage
 
 TOY = Path(__file__).parents[1] / "toy_project" / "kernels"
-SHIPPED = load_collection([Path(__file__).parents[2] / "kernels"], kernels=False, entry_points=False)
+KERNELS = Path(__file__).parents[2] / "kernels"
+SHIPPED = load_collection([KERNELS], kernels=False, entry_points=False)
 CPU = torch.device("cpu")
 
 

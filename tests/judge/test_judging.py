@@ -19,10 +19,10 @@ from fusebench.judge.failures import CandidateError
 from fusebench.judge.judging import capped
 from fusebench.judge.phases import CALLS, COMPARE, COPIES, DRAW, FIRST_CALLS, INSPECT
 from fusebench.judge.stages import COMPARED_CALLS, LEAST_OWN
-from fusebench.registry import Op
+from fusebench.registry import Op, load_collection
 from fusebench.schema import Bitwise, Close
 from fusebench.schema.evaluation import EvaluationStatus
-from judge.bench import SHIPPED, fresh, in_place, judge_of, judge_of_op, kernel_of, toy
+from judge.bench import CPU, KERNELS, SHIPPED, fresh, in_place, judge_of, judge_of_op, kernel_of, toy
 
 Kernel = Callable[..., Any]
 
@@ -331,14 +331,23 @@ def test_a_declared_contract_is_capped() -> None:
     collection = toy()
     op = collection.op("scale")
     params = op.parse_params({"size": 8})
-    assert capped(Close(1e9), collection, op, params) == (Close(op.largest_factor), None)
-    assert capped(Close(float("nan")), collection, op, params) == (Close(op.largest_factor), None)
-    assert capped(Close(1.0), collection, op, params) == (Close(1.0), None)
-    assert capped(Bitwise("scale/split@1"), collection, op, params)[1] is collection.kernel("scale/split@1")
+    assert capped(Close(1e9), collection, op, params, CPU) == (Close(op.largest_factor), None)
+    assert capped(Close(float("nan")), collection, op, params, CPU) == (Close(op.largest_factor), None)
+    assert capped(Close(1.0), collection, op, params, CPU) == (Close(1.0), None)
+    assert capped(Bitwise("scale/split@1"), collection, op, params, CPU)[1] is collection.kernel("scale/split@1")
     for contract, words in ((Bitwise("scale/mine@1"), "no kernel of the project"), (Bitwise("scale/fast@2"), "declines the case")):
         with pytest.raises(CandidateError, match=words) as caught:
-            capped(contract, collection, op, op.parse_params({"size": 7}))
+            capped(contract, collection, op, op.parse_params({"size": 7}), CPU)
         assert caught.value.status is EvaluationStatus.INVALID
+
+
+def test_a_contract_to_equal_a_kernel_that_cannot_run_here_is_invalid() -> None:
+    """Planted defect: the judge called the other kernel, and the command ended with its error."""
+    collection = load_collection([KERNELS], entry_points=False, operators=False)
+    op = collection.op("norm_tanh_mul_add")
+    with pytest.raises(CandidateError, match="fused_cuda@1 bit for bit, which cannot run here: ") as caught:
+        capped(Bitwise("norm_tanh_mul_add/fused_cuda@1"), collection, op, op.parse_params({"hidden": 64, "tokens": 8}), CPU)
+    assert caught.value.status is EvaluationStatus.INVALID
 
 
 def test_calls_at_a_cases_own_shape_end_with_its_time_but_for_a_few() -> None:

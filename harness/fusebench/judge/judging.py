@@ -17,6 +17,8 @@ import torch
 from ..accuracy.gate import check_kernel
 from ..errors import KernelDeclarationError
 from ..registry import Collection, Kernel, Op
+from ..registry.kernel import reason_not_runnable
+from ..registry.launching import interpreting
 from ..schema import Accuracy, Close, Contract, KernelId, Language, Role
 from ..schema.evaluation import EvaluationStatus
 from .comparing import Call, Comparison, named
@@ -63,11 +65,11 @@ class CaseJudgement:
         return tuple(one for one in (self.single, self.several) if one.untimed or one.late)
 
 
-def capped(contract: Contract, collection: Collection, op: Op, params: Any) -> tuple[Contract, Kernel | None]:
+def capped(contract: Contract, collection: Collection, op: Op, params: Any, device: torch.device) -> tuple[Contract, Kernel | None]:
     """The contract that the candidate is held to, and the project's kernel that a bitwise one names.
 
     Raises:
-        CandidateError: it promises to equal a kernel that the project does not have, or that declines the case.
+        CandidateError: it promises to equal a kernel that the project lacks, that cannot run on `device`, or that declines the case.
     """
     if isinstance(contract, Close):
         return Close(contract.factor if 0 < contract.factor <= op.largest_factor else op.largest_factor), None
@@ -78,6 +80,8 @@ def capped(contract: Contract, collection: Collection, op: Op, params: Any) -> t
     target = collection.prepared(contract.to)
     if reason := target.reason_unsupported(params):
         raise CandidateError(EvaluationStatus.INVALID, f"it promises to equal {contract.to} bit for bit, which declines the case: {reason}")
+    if reason := reason_not_runnable(target, device.type, interpreter=interpreting()):
+        raise CandidateError(EvaluationStatus.INVALID, f"it promises to equal {contract.to} bit for bit, which cannot run here: {reason}")
     return contract, target
 
 

@@ -128,7 +128,7 @@ class LoadedCandidate:
         if opened.contract is None:
             raise CandidateError(EvaluationStatus.HACKED, "its process opened the case without a contract")
         whole = self._judge.project(self._task, all_kernels=isinstance(opened.contract, Bitwise))
-        contract, target = capped(opened.contract, whole, self._op, params)
+        contract, target = capped(opened.contract, whole, self._op, params, self._device)
         return CaseJudge(
             self._process,
             self._op,
