@@ -45,7 +45,7 @@ SETTLED, _SETTLED_CALLS = 1.5, 8
 The gate, which comes first, holds a kernel to the bound itself; this holds calls to it that come after the gate."""
 _SPECIAL_SHARE, _PLAIN_SHARE, _NEAR_CONSTANT_SHARE = 0.15, 0.2, 0.16
 """Shares of calls with rows of special values, as some of the gate's calls have, and of calls all of whose rows have no outlier channels,
-or are nearly constant.  A variance as E[x^2] - mean^2 passed 4 of 14 evaluations with half as many of the latter, 2 of 12 with these."""
+or are nearly constant.  A variance as E[x^2] - mean^2 passed 4 of 14 evaluations with half as many of the latter."""
 _BETWEEN_SHARE = 0.25
 """Share of calls at a magnitude between those of the op.  A kernel wrong for rows of 1e5 to 1e11 alone passed without them."""
 _VIEW_SHARE = 0.25
