@@ -7,7 +7,7 @@ import pytest
 
 from fusebench.config import Project
 from fusebench.errors import RunRecordError, UnknownNameError
-from fusebench.store.finding import find_run, runs_folder
+from fusebench.store.finding import OTHER_RECORDS, find_run, runs_folder
 from fusebench.store.run_folder import write_run
 
 
@@ -38,6 +38,19 @@ def test_a_folder_of_other_records_says_so(project: Project) -> None:
     (kept / "report.md").touch()
     with pytest.raises(RunRecordError, match=f"holds none of `fusebench run`, only of other commands; name one, such as {kept.name}"):
         find_run("latest", project)
+
+
+@pytest.mark.parametrize(("name", "command"), OTHER_RECORDS.items())
+@pytest.mark.usefixtures("runs")
+def test_another_commands_record_is_refused_by_that_commands_name(project: Project, name: str, command: str) -> None:
+    """Planted defect: `compare` of an `ab` folder said that it holds no run.json."""
+    kept = runs_folder(project) / "20260101T000000Z_fedcba98_other"
+    kept.mkdir(parents=True)
+    (kept / name).touch()
+    for text in (str(kept), kept.name, "fedcba98", "fed"):
+        with pytest.raises(RunRecordError, match=f"found {name}, a record of `{command}`; expected one of `fusebench run`"):
+            find_run(text, project)
+    assert find_run(str(kept), project, records=(name,)) == kept
 
 
 def test_latest_is_the_last_created(project: Project, runs: dict[str, Path]) -> None:

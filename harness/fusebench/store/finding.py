@@ -17,8 +17,13 @@ COMPARISON_FILE = "ab.json"
 BISECTION_FILE = "bisect.json"
 COUNTERS_FILE = "ncu.json"
 MODEL_FILE = "model.json"
-OTHER_RECORDS = (COMPARISON_FILE, BISECTION_FILE, COUNTERS_FILE, MODEL_FILE)
-"""Records that lie in the folder of runs, and are none."""
+OTHER_RECORDS = {
+    COMPARISON_FILE: "fusebench ab",
+    BISECTION_FILE: "fusebench bisect",
+    COUNTERS_FILE: "fusebench ncu",
+    MODEL_FILE: "fusebench model",
+}
+"""Records that lie in the folder of runs, and are none, with the commands that write them."""
 
 
 def runs_folder(project: Project) -> Path:
@@ -49,7 +54,7 @@ def find_run(
         wait: whether `latest` may be a run in progress, which is then refused; it is passed over otherwise.
 
     Raises:
-        RunRecordError: there are no runs, the prefix fits several, or the run is still in progress.
+        RunRecordError: there are no runs, the prefix fits several, the run is still in progress, or the folder is another command's.
         UnknownNameError: nothing answers to `text`; the nearest id is suggested.
     """
     path = Path(text).expanduser()
@@ -61,6 +66,7 @@ def find_run(
     if path.name.endswith(SUFFIX) and (finished := path.with_name(path.name.removesuffix(SUFFIX))).is_dir():
         return finished  # its journal was turned into a run folder since
     if path.is_dir() or len(path.parts) > 1 or path.is_absolute():
+        _require_kind(path, records, made_by)
         return path
     parent = runs_folder(project)
     left = recover_runs(parent)
@@ -77,7 +83,22 @@ def find_run(
         raise RunRecordError(f"no run {text!r}: {parent} holds no runs yet; make one with `{made_by}`, or give a run folder's path")
     if text == LATEST:
         return folders[-1]
-    return parent / fitting_name(text, [folder.name for folder in folders], where=str(parent))
+    try:
+        return parent / fitting_name(text, [folder.name for folder in folders], where=str(parent))
+    except UnknownNameError:
+        for folder in there:
+            if folder.name.startswith(text) or folder.name.partition("_")[2].startswith(text):
+                _require_kind(folder, records, made_by)
+        raise
+
+
+def _require_kind(folder: Path, records: Sequence[str], made_by: str) -> None:
+    """Refuse the record of another command, which has a form of its own."""
+    if any((folder / name).exists() for name in records):
+        return
+    for name, command in OTHER_RECORDS.items():
+        if (folder / name).is_file():
+            raise RunRecordError(f"{folder}: found {name}, a record of `{command}`; expected one of `{made_by}`")
 
 
 def fitting_name(text: str, names: Sequence[str], *, where: str) -> str:
