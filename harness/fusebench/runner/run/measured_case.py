@@ -235,7 +235,7 @@ class CaseMeasurement(_CaseWork):
 
 
 class Remeasurement(_CaseWork):
-    """Remeasures the suspects of a case in fresh processes, beside its baseline kernel.
+    """Remeasures the suspects of a case in fresh processes, beside its baseline kernel, and on a CPU beside all of its kernels.
 
     Their figures, and those of the baseline kernel, then come from the fresh processes alone, because the first figures were selected for
     being suspect. Kernels that are no suspects keep theirs. A kernel that fails now has failed; the others keep their figures, and the
@@ -277,7 +277,7 @@ class Remeasurement(_CaseWork):
         Raises:
             DeviceUnfitError: the device was touched again and again, or its timer lost records.
         """
-        timed = timed_again(self._known, self._again)
+        timed = timed_again(self._known, self._again, self._context.device.kind)
         # With the timer of the first measurement: times of two timers are never compared.
         task = self._task(timed, self._context.timer, None)
         task = msgspec.structs.replace(task, plan=confirming_plan(task.plan))
@@ -290,6 +290,7 @@ class Remeasurement(_CaseWork):
             why = f"{', '.join(wrong)} gave wrong outputs"
             self._keep_known(why, [withdrawn(one, wrong[one.kernel]) if one.kernel in wrong else one for one in self._known])
             return
+        replies = self._without_company(replies, timed)
         figures = self._figures([*self._before, *replies])
         summary = figures.summary()
         if summary.not_cold:
@@ -304,8 +305,16 @@ class Remeasurement(_CaseWork):
                 suspicious=figures.suspicious(result.kernel),
             )
             for result in timed
+            if result.kernel in self._again
         }
         self._add([again.get(result.kernel, result) for result in self._known])
+
+    def _without_company(self, replies: Sequence[Measured], timed: Sequence[Result]) -> list[Measured]:
+        """The answers without the samples of kernels that keep their figures."""
+        company = {result.kernel for result in timed} - self._again
+        return [
+            msgspec.structs.replace(reply, samples=[sample for sample in reply.samples if sample.arm not in company]) for reply in replies
+        ]
 
     def _keep_known(self, why: str, results: Sequence[Result]) -> None:
         """Keep the figures that there are; `results` are then those of the case."""
