@@ -89,7 +89,7 @@ def test_a_run_that_cannot_be_published_is_kept_and_the_named_command_publishes_
     again = fusebench(*command.split())
     assert again.exit_code == 0, again.output
     assert Store(URL).names("runs") == [folder.name]
-    assert "1 runs" in fusebench("catalogue", "rebuild", *AT).stdout
+    assert "1 run in" in fusebench("catalogue", "rebuild", *AT).stdout
 
 
 def test_nothing_is_measured_for_a_store_that_takes_nothing(
@@ -124,7 +124,7 @@ def test_a_folder_of_results_stands_in_for_the_projects_own(
     keep(run_id="one")
     (project_folder / "results").rename(tmp_path / "elsewhere")
     elsewhere = ["--results", str(tmp_path / "elsewhere")]
-    assert "1 runs" in fusebench("catalogue", "rebuild", *elsewhere).stdout
+    assert "1 run in" in fusebench("catalogue", "rebuild", *elsewhere).stdout
     (row,) = json.loads(fusebench("catalogue", "show", "--json", *elsewhere).stdout)
     assert row["runs"] == 1
     assert fusebench("baseline", "promote", "latest", "--force", *elsewhere).exit_code == 0
