@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from .errors import SuiteError, UsageError
+from .errors import UsageError
 from .toml_errors import TomlFile
 
 SHIPPED = Path(__file__).parent / "_shipped"
@@ -130,9 +130,6 @@ def has_table(file: Path) -> bool:
 
 
 def _read_table(file: Path) -> _Table | None:
-    try:
-        found = TomlFile.read(file, str(file))
-        tool = found.document.get("tool")
-        return found.convert(tool["fusebench"], _Table, ("tool", "fusebench")) if isinstance(tool, dict) and "fusebench" in tool else None
-    except SuiteError as error:
-        raise UsageError(str(error)) from error
+    found = TomlFile.read(file, str(file))
+    tool = found.document.get("tool")
+    return found.convert(tool["fusebench"], _Table, ("tool", "fusebench")) if isinstance(tool, dict) and "fusebench" in tool else None

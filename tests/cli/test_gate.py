@@ -9,7 +9,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import msgspec
 import pytest
 from click.testing import Result
 from msgspec.structs import replace
@@ -221,7 +220,7 @@ def test_a_shrunken_suite_and_an_unexplained_improvement_are_shown(keep: Keep, f
 @pytest.mark.usefixtures("baseline")
 def test_an_interrupted_run_says_so_and_how_it_is_finished(keep: Keep, fusebench: Fusebench, synthetic: ModuleType) -> None:
     folder = keep(run_id="new", cases=synthetic.CASES[:4])
-    write_record(folder, msgspec.structs.replace(read_run(folder), complete=False))
+    write_record(folder, replace(read_run(folder), complete=False))
     result = fusebench("gate", "new")
     assert result.exit_code == 4
     assert "incomplete: run new ended before it had measured every case" in result.stderr

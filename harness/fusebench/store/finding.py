@@ -71,11 +71,11 @@ def find_run(
     parent = runs_folder(project)
     left = recover_runs(parent)
     there = sorted(parent.iterdir()) if parent.is_dir() else []
-    folders = [folder for folder in there if not folder.name.startswith(".") and any((folder / name).is_file() for name in records)]
+    folders = [folder for folder in there if not folder.name.startswith(".") and _holds(folder, records)]
     newest = folders[-1].name if folders else ""
     for journal, error in left.items():
         name = journal.name.removesuffix(SUFFIX)
-        if (wait and text == LATEST and name > newest) or name.startswith(text) or name.partition("_")[2].startswith(text):
+        if (wait and text == LATEST and name > newest) or _begins(name, text):
             raise error
     if not folders and (others := [folder.name for folder in there if (folder / "report.md").is_file()]):
         raise RunRecordError(f"no run {text!r}: {parent} holds none of `{made_by}`, only of other commands; name one, such as {others[-1]}")
@@ -87,18 +87,28 @@ def find_run(
         return parent / fitting_name(text, [folder.name for folder in folders], where=str(parent))
     except UnknownNameError:
         for folder in there:
-            if folder.name.startswith(text) or folder.name.partition("_")[2].startswith(text):
+            if _begins(folder.name, text):
                 _require_kind(folder, records, made_by)
         raise
 
 
 def _require_kind(folder: Path, records: Sequence[str], made_by: str) -> None:
     """Refuse the record of another command, which has a form of its own."""
-    if any((folder / name).exists() for name in records):
+    if _holds(folder, records):
         return
     for name, command in OTHER_RECORDS.items():
-        if (folder / name).is_file():
+        if _holds(folder, (name,)):
             raise RunRecordError(f"{folder}: found {name}, a record of `{command}`; expected one of `{made_by}`")
+
+
+def _holds(folder: Path, records: Iterable[str]) -> bool:
+    """Whether one of the record files is in the folder."""
+    return any((folder / name).is_file() for name in records)
+
+
+def _begins(name: str, text: str) -> bool:
+    """Whether the folder name, or the run's id in it, begins with `text`."""
+    return name.startswith(text) or name.partition("_")[2].startswith(text)
 
 
 def fitting_name(text: str, names: Sequence[str], *, where: str) -> str:
@@ -113,7 +123,7 @@ def fitting_name(text: str, names: Sequence[str], *, where: str) -> str:
     """
     ids = {name: name.partition("_")[2] or name for name in names}
     exact = [name for name in names if text in (ids[name], name)]
-    fitting = exact or [name for name in names if ids[name].startswith(text) or name.startswith(text)]
+    fitting = exact or [name for name in names if _begins(name, text)]
     if len(fitting) > 1:
         raise RunRecordError(f"run {text!r} is ambiguous: it fits {', '.join(fitting[:4])} of {where}; give more of the id")
     if not fitting:

@@ -3,8 +3,13 @@
   const FIRST = 200;
   const tables = [...document.querySelectorAll("table.runs")];
   const text = (row, place) => row.cells[place].textContent.trim();
+  const words = document.getElementById("filter"), verdict = document.getElementById("verdict"), said = document.getElementById("status");
+  const status = (message) => { said.textContent = message; };
   // By a class on each row: a rule that counts rows makes a browser count them again for every row that it reads.
-  const cut = (table, most) => [...table.tBodies[0].rows].forEach((row, place) => row.classList.toggle("later", place >= most));
+  const cut = (table) => {
+    const most = "more" in table && !words.value.trim() && !verdict.value ? FIRST : Infinity;
+    [...table.tBodies[0].rows].forEach((row, place) => row.classList.toggle("later", place >= most));
+  };
   const number = (value) => { const found = value.match(/-?\d+(\.\d+)?(e-?\d+)?/i); return found ? parseFloat(found[0]) : NaN; };
   for (const table of tables) {
     const heads = [...table.tHead.rows[0].cells];
@@ -16,12 +21,10 @@
       const keyed = [...body.rows].map((row) => [words ? text(row, place) : number(text(row, place)), row]);
       keyed.sort(([a], [b]) => words ? sign * a.localeCompare(b) : isNaN(a) ? (isNaN(b) ? 0 : 1) : isNaN(b) ? -1 : sign * (a - b));
       body.append(...keyed.map(([, row]) => row));
-      if (table.few) cut(table, FIRST);
+      cut(table);
       status(`sorted by ${head.textContent.trim()}, ${down ? "descending" : "ascending"}`);
     }));
   }
-  const words = document.getElementById("filter"), verdict = document.getElementById("verdict"), said = document.getElementById("status");
-  const status = (message) => { said.textContent = message; };
   const filter = () => {
     const parts = words.value.toLowerCase().split(/\s+/).filter(Boolean), kind = verdict.value;
     let shown = 0, all = 0;
@@ -33,8 +36,7 @@
         row.hidden = !fits; all += 1; here += fits;
       }
       shown += here;
-      table.few = "more" in table && !parts.length && !kind;
-      if ("more" in table) cut(table, table.few ? FIRST : Infinity);
+      cut(table);
       table.closest("section").hidden = here === 0 && (parts.length > 0 || kind !== "");
     }
     status(`${shown} of ${all} rows shown`);
@@ -42,11 +44,9 @@
   for (const more of document.querySelectorAll("button.more")) {
     const table = more.closest("section").querySelector("table");
     table.more = more;
-    table.few = true;
     more.addEventListener("click", () => {
       delete table.more;
-      table.few = false;
-      cut(table, Infinity);
+      cut(table);
       table.closest(".wrap").focus();
       more.parentElement.remove();
       status(`all ${table.tBodies[0].rows.length} rows shown`);
