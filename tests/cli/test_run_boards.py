@@ -167,6 +167,27 @@ def test_four_boards_decide_by_their_own_share_whether_checks_ahead_pay(
     assert all(checked == 0 for _, checked in told), "the selection has enough cases, and no share has"
 
 
+def test_checks_ahead_are_shared_out_by_number_though_one_case_takes_longest(
+    fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A board that got the long one alone checked nothing ahead, and compiled while it timed."""
+
+    def check(pool: Any, units: Any, **options: Any) -> Checks:
+        (tmp_path / f"share_{units[0].case.name}").write_text(" ".join(unit.case.name for unit in units))
+        return Checks()
+
+    monkeypatch.setattr("fusebench.fleet.strategy.checks_ahead", lambda request: True)
+    monkeypatch.setattr("fusebench.fleet.board_process.check_ahead", check)
+    monkeypatch.setattr(
+        "fusebench.fleet.strategy.expected_seconds",
+        lambda cases, *_: {case.key: 1000.0 if case.name == "c3" else 1.0 for case in cases},
+    )
+    assert run(fusebench).complete
+    shares = [file.read_text().split() for file in tmp_path.glob("share_*")]
+    assert len(shares) == 2, shares
+    assert abs(len(shares[0]) - len(shares[1])) <= 1, shares
+
+
 class Server:
     """A serving judge seen from a run: it holds a board between its evaluations, and leaves it when somebody waits."""
 

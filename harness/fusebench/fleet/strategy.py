@@ -30,7 +30,6 @@ from ..store.journal import Journal
 from .board_process import CaseLease, Checked, CheckLease, Received, RemeasureLease
 from .boards import Answer, Board, Boards, setups_of
 from .context import FleetContext, ReceivedWork
-from .planning import dealt
 
 
 class FleetStrategy(RunStrategy):
@@ -110,7 +109,7 @@ class FleetStrategy(RunStrategy):
         seconds = expected_seconds([unit.case for unit in units], self.collection, self._planned_by)
         waiting = sorted(units, key=lambda unit: (-seconds[unit.case.key], unit.case.key))
         if self._check_first:
-            self._check_on(boards, waiting, seconds)
+            self._check_on(boards, waiting)
         total, done = len(units), 0
         while done < total:
             self._lease_cases(boards, waiting)
@@ -164,11 +163,14 @@ class FleetStrategy(RunStrategy):
         share = self._budget.share(1)
         return share is not None and share <= 0
 
-    def _check_on(self, boards: Boards, units: Sequence[CaseKernels], seconds: dict[str, float]) -> None:
-        """Compile and check all cases on all boards before the first is measured: none is timed beside a compiler."""
+    def _check_on(self, boards: Boards, units: Sequence[CaseKernels]) -> None:
+        """Compile and check all cases on all boards before the first is measured: none is timed beside a compiler.
+
+        Compilation takes as long for a small case as for a large one, so each board gets the same number.
+        """
         with self.context.phases.timed(AHEAD):
-            shares = dealt(units, [seconds[unit.case.key] for unit in units], len(boards.boards))
-            left = [share for share in shares if share]
+            parts = len(boards.boards)
+            left = [share for place in range(parts) if (share := units[place::parts])]
             found = Checks(passed={}, wrong={}, seconds={})
             while True:
                 for board in boards.alive:
