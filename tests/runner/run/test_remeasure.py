@@ -149,7 +149,10 @@ def test_a_budget_that_is_over_leaves_suspects_and_says_so(bench: Bench, cases: 
     run, _ = remeasured(bench, cases, ["scale:first", "scale:second"], budget_s=200.0)
     assert [summary.suspicion != "" for summary in run.cases] == [True, False, False]
     (left,) = [text for text in run.warnings if "the budget" in text]
-    assert left.endswith("scale:second")
+    assert left == (
+        "confirmation: the budget of 200 s was too short to remeasure these suspects as often as they may be: scale:second; "
+        "a longer --budget takes them in"
+    )
     assert run.complete, "every case was measured"
 
 
@@ -348,5 +351,5 @@ def test_a_run_without_a_budget_confirms_for_a_share_of_its_time(bench: Bench, c
     monkeypatch.setattr(engine_module, "time", type("Clock", (), {"monotonic": staticmethod(lambda: next(now))}))
     run, _ = remeasured(bench, cases, [case.key for case in cases])
     assert [summary.suspicion != "" for summary in run.cases] == [True, False, False]
-    (left,) = [text for text in run.warnings if "ended before these suspects" in text]
-    assert left.endswith("scale:second, scale:third")
+    (left,) = [text for text in run.warnings if "too short to remeasure these suspects" in text]
+    assert "may be: scale:second, scale:third;" in left

@@ -259,7 +259,10 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
                 return
 
     def _warn_of_left(self, budget: Budget, keys: Iterable[str]) -> None:
-        self.context.warn(f"{budget} ended before these suspects could be remeasured as often as they may be: {', '.join(keys)}")
+        self.context.warn(
+            f"confirmation: {budget} was too short to remeasure these suspects as often as they may be: {', '.join(keys)}; "
+            "a longer --budget takes them in"
+        )
 
     def suspected(self) -> list[Suspected]:
         """The suspects that are to be remeasured until their next look, those of the earliest look first, then the most urgent."""
