@@ -58,12 +58,12 @@ def cases_of_shard(shard: Shard, cases: Sequence[Case], collection: Kernels, kno
         raise UsageError(f"--shard {shard}: the selection holds {len(works)} different cases, so some parts would be empty")
     seconds = expected_seconds(cases, collection, known)
     ordered = sorted(works.values(), key=lambda same: (-seconds[same[0].key], same[0].key))
-    parts = dealt(ordered, [seconds[same[0].key] for same in ordered], shard.parts)
+    parts = _dealt(ordered, [seconds[same[0].key] for same in ordered], shard.parts)
     mine = {case.key for same in parts[shard.number - 1] for case in same}
     return tuple(case for case in cases if case.key in mine)
 
 
-def dealt(items: Sequence[T], seconds: Sequence[float], parts: int) -> list[list[T]]:
+def _dealt(items: Sequence[T], seconds: Sequence[float], parts: int) -> list[list[T]]:
     """The items, which come longest first, in `parts` of about the same length: each goes to the part that has least to do."""
     found: list[list[T]] = [[] for _ in range(parts)]
     loads = [0.0] * parts
