@@ -107,7 +107,9 @@ def _beyond_draws(growth: float, new: tuple[float, OutputError], old: tuple[floa
 
     Draws on which every rounding error is large raise the split chain's error too.  So the growth counts as far as it also shows beside the
     split chain's errors, or as far as the scatter between the draws of the two checks makes it certain (`_certain`).  Where few draws make
-    most of an error, the growth beside the split chain is that of few draws too, and must be as certain.
+    most of an error, the growth beside the split chain is that of few draws too, and must be as certain.  Else its `ratio_spread` is by
+    design, because draws differ in magnitude, and alike in both checks.  What one check's exceeds the other's by is chance: that much of
+    scatter must be allowed for.
 
     An older record has no spread.  It drew as many calls of the same case, so its errors are taken to scatter as the other's do.
 
@@ -124,8 +126,9 @@ def _beyond_draws(growth: float, new: tuple[float, OutputError], old: tuple[floa
         return growth
     spreads = [known[0] if one.spread is None else one.spread for one in (now, then)]
     beside = _relative_growth((own, max(now.split_rms, now.floor)), (earlier, max(then.split_rms, then.floor)))
-    if max(spreads) > FEW_DRAWS:
-        beside = _certain(beside, now.ratio_spread or 0.0, then.ratio_spread or 0.0)
+    ratio_spreads = [one.ratio_spread or 0.0 for one in (now, then)]
+    by_chance = ratio_spreads if max(spreads) > FEW_DRAWS else [max(ratio_spreads) - min(ratio_spreads), 0.0]
+    beside = _certain(beside, *by_chance)
     return max(min(growth, beside), _certain(growth, *spreads))
 
 
