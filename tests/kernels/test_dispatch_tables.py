@@ -22,7 +22,7 @@ TABLES = sorted((ROOT / "kernels").glob("*/dispatch/*.json"))
 H100 = "nvidia_h100_80gb_hbm3"
 RECORDS = {
     "nvidia_h200": ("results/baselines/nvidia_h200", "results/random/nvidia_h200"),
-    H100: (f"results/baselines/{H100}", f"results/two_boards/{H100}"),
+    H100: (f"results/baselines/{H100}",),
 }
 """By GPU model, the stored runs that make its tables."""
 
@@ -86,8 +86,8 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         own += table_ratios(table, left_out=True)
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
-    assert len(own) == len(kin) == len(default) == 140
-    for found, least in ((own, (0.77, 0.87)), (kin, (0.85, 0.93))):
+    assert len(own) == len(kin) == len(default) == 147
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.85, 0.93))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]

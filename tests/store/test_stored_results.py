@@ -29,16 +29,17 @@ def stored() -> list[Path]:
 def test_results_hold_baselines_calibration_scatter_evidence_counters_a_history_and_models_and_nothing_else() -> None:
     found = {file.relative_to(RESULTS).as_posix() for file in stored()}
     record = {f"baselines/{gpu}/{name}" for gpu in ("nvidia_h200", H100) for name in ("run.json", "promotions.json", *TABLE_FILES)}
-    boards = {f"two_boards/{H100}/{name}" for name in ("run.json", "interference.json", *TABLE_FILES)}
     static = {name for name in found if name.startswith("baselines/static/")}
     counters = {name for name in found if name.startswith("counters/")}
     models = {name for name in found if name.startswith("models/")}
     random = {f"random/nvidia_h200/{name}" for name in ("run.json", *TABLE_FILES)}
     (trials,) = {name for name in found if name.startswith("calibration/") and name.endswith(".parquet")}
-    assert found == record | boards | static | counters | models | random | {
+    assert found == record | static | counters | models | random | {
         trials,
         "calibration/nvidia_h200.json",
         "calibration/nvidia_h200.scatter.json",
+        f"calibration/{H100}.scatter.json",
+        f"interference/{H100}_vm.json",
         "history/nvidia_h200.parquet",
         "history/nvidia_h200.op_mix.parquet",
     }
