@@ -33,7 +33,7 @@ from .boards import Board, Boards, setups_of
 
 VERSION = 1
 MOST_CASES = 8
-"""Cases that are measured, from the shortest to the longest."""
+"""Cases that are measured, of all lengths."""
 FEWEST_CASES = 2
 ROUNDS = 2
 """Measurements of a case on one busy board and on several, the second in the opposite order, so that a drift cancels."""
@@ -136,13 +136,14 @@ def measure_interference(request: RunRequest, devices: Sequence[Device], reporte
 
 
 def _chosen(request: RunRequest) -> dict[str, CaseKernels]:
-    """A few cases from the shortest to the longest, each of other work."""
+    """A few cases from the shortest to the longest, each of other work; from both ends, so that what a budget allows covers both."""
     found = [case_kernels(request.collection, case, request.device.kind, request.options.kernel) for case in request.cases]
     works = {work_of(unit): unit for unit in reversed(found) if unit.baseline is not None}
     ordered = sorted(works.values(), key=lambda unit: (unit.facts.minimum_bytes, unit.case.key))
     last = max(1, min(MOST_CASES, len(ordered)) - 1)
     places = sorted({round(place * (len(ordered) - 1) / last) for place in range(min(MOST_CASES, len(ordered)))})
-    return {ordered[place].case.key: ordered[place] for place in places}
+    alternating = [place for pair in zip(reversed(places), places, strict=True) for place in pair]
+    return {ordered[place].case.key: ordered[place] for place in dict.fromkeys(alternating)}
 
 
 class _Seen(msgspec.Struct, frozen=True):
