@@ -17,17 +17,20 @@ from fusebench.verdict.margins.rule import MarginRule
         (1.031, 1.06, VerdictKind.REGRESSION),
         (1.029, 1.06, VerdictKind.UNDECIDED),
         (0.98, 1.02, VerdictKind.PASS),
-        (0.96, 1.02, VerdictKind.UNDECIDED),
+        (0.96, 1.02, VerdictKind.PASS),
+        (0.60, 1.029, VerdictKind.PASS),
+        (0.60, 1.031, VerdictKind.UNDECIDED),
         (0.90, 0.97, VerdictKind.IMPROVEMENT),
         (0.90, 1.10, VerdictKind.UNDECIDED),
         (0.0, math.inf, VerdictKind.UNDECIDED),
     ],
 )
-def test_a_verdict_needs_the_whole_interval_on_one_side(low: float, high: float, kind: VerdictKind) -> None:
+def test_a_change_needs_the_whole_interval_beyond_its_limit_and_a_pass_below_the_slower(low: float, high: float, kind: VerdictKind) -> None:
     value = math.sqrt(low * high) if low > 0 else 1.2
-    found, reason = MarginRule(0.03).judge(Estimate(value, low, high), 30.0)
+    found, reason, maybe_faster = MarginRule(0.03).judge(Estimate(value, low, high), 30.0)
     assert found is kind
     assert "3.0 %" in reason
+    assert maybe_faster == ("not slower" in reason) == (kind is VerdictKind.PASS and low < 0.97)
 
 
 def test_a_change_of_a_few_clock_ticks_is_no_regression() -> None:
@@ -43,7 +46,7 @@ def test_calls_of_several_launches_get_twice_the_margin() -> None:
     assert rule.margin_at(3.0, 2) == pytest.approx(0.1)
     slower = Estimate(1.03, 1.025, 1.035)
     assert rule.judge(slower, 30.0)[0] is VerdictKind.REGRESSION
-    found, reason = rule.judge(slower, 30.0, 2)
+    found, reason, _ = rule.judge(slower, 30.0, 2)
     assert (found, "4.0 % margin" in reason) == (VerdictKind.PASS, True)
 
 

@@ -199,7 +199,7 @@ class _Judge:
         if self.raw_differences:
             why = "no yardstick that both runs timed, and raw times differ in " + "; ".join(self.raw_differences)
             return SpeedFinding(VerdictKind.INCOMPARABLE, why, None, Basis.NONE)
-        kind, reason = judge(raw, None)
+        kind, reason, _ = judge(raw, None)
         return SpeedFinding(kind, f"raw time: {reason}", raw, Basis.RAW)
 
     def _judged_by(self, new: Measurement, old: Measurement) -> Judge:

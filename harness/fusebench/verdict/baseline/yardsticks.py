@@ -20,6 +20,7 @@ from ...schema import CHANGES, CaseSummary, Estimate, Measurement, Reference, Re
 from ...stats.paired import describe_change
 from ..comparability import case_differences
 from ..margins.call_classes import DURATION_CLASSES_US, duration_class, makes_several
+from ..margins.rule import Judged
 
 FEWEST_CASES = 9
 """With fewer cases the median is known less well than one case's yardstick: of eight, the smallest and the largest are its 95 % bounds, of
@@ -71,7 +72,7 @@ class SpeedFinding(NamedTuple):
     """Of the scatter between runs that `change` has its interval from; None for an interval of these processes only."""
 
 
-Judge = Callable[[Estimate, Reference | None], tuple[VerdictKind, str]]
+Judge = Callable[[Estimate, Reference | None], Judged]
 """The margin rule for one kernel: a change and its reference in, the verdict and its sentence out."""
 
 
@@ -259,9 +260,9 @@ def machine_finding(first: Yardstick, disagreement: str, raw: Estimate, judge: J
         raw: the kernel's raw time, new over old.
         judge: the margin rule for this kernel.
     """
-    kind, told = judge(first.change, first.reference)
+    kind, told, _ = judge(first.change, first.reference)
     reason = f"relative to {first.name}: {told}"
-    raw_kind = judge(raw, None)[0] if disagreement else kind
+    raw_kind = judge(raw, None).kind if disagreement else kind
     if raw_kind is kind:
         return SpeedFinding(kind, reason, first.change, Basis.RATIO, reference=first.reference)
     why = f"{disagreement}; in raw time {describe_change(raw)} ({reason})"
@@ -278,15 +279,16 @@ def relative_finding(first: Yardstick, others: Iterable[Yardstick], raw: Estimat
         judge: the margin rule for this kernel.
     """
     change = first.change
-    kind, reason = judge(change, first.reference)
-    reason = f"relative to {first.name}: {reason}"
+    kind, told, _ = judge(change, first.reference)
+    reason = f"relative to {first.name}: {told}"
     moved = kind in CHANGES
-    slower = kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and judge(raw, None)[0] is VerdictKind.REGRESSION
+    slower = kind in (VerdictKind.PASS, VerdictKind.IMPROVEMENT) and judge(raw, None).kind is VerdictKind.REGRESSION
     asked = list(others) if moved or slower else []
     if moved:
         # Another torch may have changed the yardstick, or something may have disturbed the rounds of this case alone.
         for name, versus, reference, under_test in asked:
-            if judge(versus, reference)[0] is not VerdictKind.PASS:
+            beside = judge(versus, reference)
+            if beside.kind is not VerdictKind.PASS or beside.maybe_faster:
                 continue
             unchanged = f"relative to {name} {describe_change(versus)}: unchanged"
             if first.reference is not None:  # the scatter says that this is more than noise, so one of the two yardsticks moved
@@ -299,7 +301,7 @@ def relative_finding(first: Yardstick, others: Iterable[Yardstick], raw: Estimat
     if slower:
         # The others scatter more than the first, so they count only where raw times moved as well.
         for name, versus, reference, _ in asked:
-            if judge(versus, reference)[0] is VerdictKind.REGRESSION:
+            if judge(versus, reference).kind is VerdictKind.REGRESSION:
                 both = f"relative to {name} {describe_change(versus)}, in raw time {describe_change(raw)}: slower, and {first.name} with it"
                 why = f"{both}; find what they share ({reason})"
                 # The change stays the one from the first yardstick: the noise floor is made of such changes.

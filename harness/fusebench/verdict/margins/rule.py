@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 from ...schema import ClassScatter, Estimate, Reference, Run, RunScatter, VerdictKind
 from ...stats.paired import describe_change
@@ -28,7 +29,7 @@ double 9."""
 
 
 PASS_LEVEL = 0.90
-"""A pass needs its 90 % interval inside the margin: a change as large as the margin then passes with a probability of 5 %."""
+"""A pass needs its 90 % interval below the slower limit: a change as large as the margin then passes with a probability of 5 %."""
 
 LOOKS_PASS_LEVEL = 0.94
 """The same where a case may pass at several looks: at first, and after two, four and eight fresh processes.  A change as large as the
@@ -41,16 +42,25 @@ FRESH_PROCESSES = 8
 """The comparison that margins are made for: a baseline of eight processes on two boards, a run of one process on a third board, and eight
 fresh processes for its suspects."""
 PASSING = 0.98
-"""Share of equal code that the margin lets pass without confirmation."""
+"""Share of equal code whose interval the margin holds on both sides without confirmation.  Half of the rest reads faster and passes too."""
 LEAST_PASSING = 0.80
-"""Share of equal code that the margin lets pass after confirmation, on devices too noisy for the targets."""
+"""The same after confirmation, on devices too noisy for the targets."""
 FOUND = 0.90
 TARGETS = {(False, 1): 0.05, (False, 2): 0.04, (False, 3): 0.03}
 """Slowdowns to find with probability `FOUND` after confirmation, by `call_class`.  They bound the margin of their class from above."""
 
 
+class Judged(NamedTuple):
+    """What the rule says of one change."""
+
+    kind: VerdictKind
+    reason: str
+    maybe_faster: bool = False
+    """Whether a pass leaves open that the kernel is faster beyond the margin: it is not slower, and the other end crosses the limit."""
+
+
 class MarginRule:
-    """Three outcomes: a change needs the whole interval beyond the margin, a pass needs it inside; an interval across it is undecided.
+    """A change needs the whole interval beyond the margin, a pass needs all of it below the slower limit; one across that is undecided.
 
     Margins and intervals come from the scatter between stored runs of the device model where it is known.
     """
@@ -123,10 +133,10 @@ class MarginRule:
             return self._margins[reference, place[1], place[2]]
         return max(self.margin, self.floor_us / time_us) * (SEVERAL_LAUNCHES if launches > 1 else 1.0)
 
-    def judge(
-        self, change: Estimate, time_us: float, launches: int = 1, reference: Reference | None = None, *, looks: int = 1
-    ) -> tuple[VerdictKind, str]:
-        """The verdict and its sentence: regression above 1 + margin, improvement below 1 / (1 + margin), pass inside, else undecided.
+    def judge(self, change: Estimate, time_us: float, launches: int = 1, reference: Reference | None = None, *, looks: int = 1) -> Judged:
+        """The verdict and its sentence: regression above 1 + margin, improvement below 1 / (1 + margin), else pass below 1 + margin.
+
+        An interval across 1 + margin is undecided.  One across 1 / (1 + margin) alone passes: pass and improvement both say "not slower".
 
         Args:
             change: new time over old, 1.02 being 2 % slower.
@@ -140,16 +150,18 @@ class MarginRule:
         within = f"{100 * margin:.1f} % margin"
         seen = describe_change(change)
         if change.low > slow:
-            return VerdictKind.REGRESSION, f"{seen}: slower beyond the {within}"
+            return Judged(VerdictKind.REGRESSION, f"{seen}: slower beyond the {within}")
         if change.high < fast:
-            return VerdictKind.IMPROVEMENT, f"{seen}: faster beyond the {within}"
+            return Judged(VerdictKind.IMPROVEMENT, f"{seen}: faster beyond the {within}")
         if self.scatter_of(time_us, launches, reference) is not None:
             level = LOOKS_PASS_LEVEL if looks > 1 or self._confirming else PASS_LEVEL
             change = at_level(change, level)
             seen = f"{describe_change(change)} ({100 * level:.0f} %)"
-        if fast <= change.low and change.high <= slow:
-            return VerdictKind.PASS, f"{seen}: inside the {within}"
-        return VerdictKind.UNDECIDED, f"{seen}: the interval crosses the {within}; measure with more replicates"
+        if change.high > slow:
+            return Judged(VerdictKind.UNDECIDED, f"{seen}: the interval crosses the {within}; measure with more replicates")
+        if change.low < fast:
+            return Judged(VerdictKind.PASS, f"{seen}: not slower; the interval crosses the {within} to the faster side", True)
+        return Judged(VerdictKind.PASS, f"{seen}: inside the {within}")
 
 
 def evidence_margin(scatter: ClassScatter) -> float:
