@@ -142,9 +142,7 @@ def test_one_draw_that_spoils_one_kernel_alone_accuses_it_of_no_loss_where_its_r
 def test_two_draws_that_make_a_chain_of_its_own_rounding_worse_accuse_it_of_no_loss() -> None:
     """Output y2 of split_triton@1 on norm_tanh_mul_add_norm_scale:wide_rows, in two nightlies of equal code on H100s."""
     rare = OutputError(name="y2", unit="value", rms=2.4112e-3, split_rms=3.2479e-3, rounding=1.30502e-3, spread=0.2493, ratio_spread=0.143)
-    usual = OutputError(
-        name="y2", unit="value", rms=1.8279e-3, split_rms=2.8198e-3, rounding=1.2850e-3, spread=0.1041, ratio_spread=0.0276
-    )
+    usual = OutputError(name="y2", unit="value", rms=1.8279e-3, split_rms=2.8198e-3, rounding=1.2850e-3, spread=0.1041, ratio_spread=0.0276)
     new, old = (msgspec.structs.replace(checks(f"{HARD[0]}@1", 1)[0], outputs=(one,), elements=1261568) for one in (rare, usual))
     assert [accuracy_loss(one, other) for one, other in permutations((new, old), 2)] == ["", ""]
     alike = msgspec.structs.replace(new, outputs=(msgspec.structs.replace(rare, ratio_spread=usual.ratio_spread),))
