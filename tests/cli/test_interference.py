@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fusebench.fleet import interference
 from fusebench.fleet.interference import BusyBoards, Interference, interference_file, interference_lines, load_interference
 from fusebench.runner.workers.protocol import Measured, TimeTask
 from fusebench.schema import Estimate, ExitCode
@@ -94,6 +95,26 @@ def test_harmless_interference_lets_all_measure(fusebench: Fusebench, project: P
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     assert "2 busy at once: times +0.00 %" in outcome.stdout
     assert "`run --device all` measures on all 2 boards at once" in outcome.stdout
+
+
+def test_ctrl_c_keeps_the_finished_cases(fusebench: Fusebench, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    visit = interference._Visits._visit
+
+    def interrupted(self: Any, group: Any, unit: Any) -> Any:
+        if unit.case.key == "scale:even":
+            raise KeyboardInterrupt
+        return visit(self, group, unit)
+
+    monkeypatch.setattr(interference._Visits, "_visit", interrupted)
+    outcome = fusebench(*COMMAND)
+    assert outcome.exit_code == 130, outcome.output
+    assert not (project / "results" / "interference").exists(), "one case is too few"
+    monkeypatch.setattr(interference, "FEWEST_CASES", 1)
+    outcome = fusebench(*COMMAND)
+    assert outcome.exit_code == 130, outcome.output
+    assert "interrupted after 1 of 2 cases; what they showed is kept in" in outcome.stderr
+    (file,) = (project / "results" / "interference").iterdir()
+    assert msgspec.json.decode(file.read_bytes(), type=Interference).cases == ("scale:odd",)
 
 
 def test_options_that_calibrate_one_device_are_refused(fusebench: Fusebench, project: Path) -> None:

@@ -115,6 +115,7 @@ def measure_interference(request: RunRequest, devices: Sequence[Device], reporte
     Raises:
         UsageError: fewer than two boards, or no case with a kernel that can be timed.
         DeviceUnfitError: a board cannot measure: all are needed.
+        KeyboardInterrupt: Ctrl-C; what was found is stored first, if it is of `FEWEST_CASES` cases or more.
     """
     if len(devices) < 2:
         raise UsageError("--device names one board, and interference needs two; name several, such as cuda:0,1")
@@ -122,16 +123,25 @@ def measure_interference(request: RunRequest, devices: Sequence[Device], reporte
     if not units:
         raise UsageError("no case of the selection has a kernel that can be timed here")
     boards = Boards(setups_of(request, devices, units), warn=reporter.note, note=reporter.note, show=reporter.step)
+    visits = _Visits(boards, request, reporter)
+    interruption: KeyboardInterrupt | None = None
     reporter.begin()
     try:
         with boards:
-            measured = _Visits(boards, request, reporter).all(list(units.values()))
+            visits.all(list(units.values()))
+    except KeyboardInterrupt as error:
+        if visits.done < FEWEST_CASES:
+            raise
+        interruption = error
     finally:
         reporter.end()
-    record = _record(measured, devices)
+    record = _record(visits.found, devices)
     file = interference_file(request.project.results, devices[0].name)
     file.parent.mkdir(parents=True, exist_ok=True)
     write_file(file, encode_json(msgspec.to_builtins(record)))
+    if interruption is not None:
+        reporter.note(f"interrupted after {visits.done} of {len(units)} cases; what they showed is kept in {file}")
+        raise interruption
     return record, file
 
 
@@ -164,12 +174,15 @@ class _Visits:
         self._boards, self._request, self._reporter = boards, request, reporter
         self._passed: dict[str, dict[str, Accuracy]] = {}
         self._began = time.monotonic()
+        self.found: list[_Seen] = []
+        """Of finished cases."""
+        self.done = 0
+        """Finished cases."""
 
-    def all(self, units: Sequence[CaseKernels]) -> list[_Seen]:
+    def all(self, units: Sequence[CaseKernels]) -> None:
         """Every case, on one board and on several at once; the first visit of a case compiles and checks, and does not count."""
         while not all(board.ready for board in self._boards.boards):
             self._hear()
-        found: list[_Seen] = []
         for number, unit in enumerate(units):
             budget = self._request.budget_s
             if budget is not None and number >= FEWEST_CASES and time.monotonic() - self._began > budget:
@@ -177,11 +190,13 @@ class _Visits:
                 break
             self._reporter.case(number + 1, len(units), unit.case, unit.shape)
             self._visit(self._boards.boards, unit)
+            found: list[_Seen] = []
             for turn in range(ROUNDS):
                 groups = list(self._groups())
                 for group in groups if turn % 2 == 0 else reversed(groups):
                     found += self._visit(group, unit)
-        return found
+            self.found += found
+            self.done += 1
 
     def _groups(self) -> Iterator[list[Board]]:
         """Each board alone; halves of four boards and more; all."""
