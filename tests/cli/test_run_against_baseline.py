@@ -132,6 +132,24 @@ def test_without_confirmation_the_verdict_is_that_of_one_process(fusebench: Fuse
     assert [summary.suspicion for summary in run.cases] == ["", ""]
 
 
+def test_a_complete_run_goes_on_with_the_suspects_that_are_left(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEBENCH_COMMIT", "0123456789abcdef")
+    outcome, _ = slow_at_first(fusebench, project, workers, "--no-confirm")
+    assert outcome.exit_code == ExitCode.REGRESSION
+    stopped = Path(outcome.stdout.rstrip().rpartition("run: ")[2])
+    refused = fusebench("run", "--resume", str(stopped), "--no-confirm")
+    assert refused.exit_code == ExitCode.USAGE
+    assert "is complete, and no suspect of it is left to remeasure" in refused.stderr
+    workers.timed = lambda task: pytest.fail("its cases are taken over")
+    resumed = fusebench("run", "--resume", str(stopped))
+    assert resumed.exit_code == ExitCode.PASS, resumed.output
+    assert len(workers.asked_again) > 0
+    again = fusebench("run", "--resume", resumed.stdout.rstrip().rpartition("run: ")[2])
+    assert again.exit_code == ExitCode.USAGE, "nothing is left now"
+
+
 def test_the_help_says_how_many_processes(fusebench: Fusebench) -> None:
     text = " ".join(fusebench("run", "--help").stdout.split())
     assert f"suspects in up to {PROCESSES} fresh processes" in text

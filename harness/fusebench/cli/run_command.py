@@ -238,14 +238,11 @@ def _boards(device: str, stopped: Run | None) -> tuple[Device, ...]:
 
 def _stopped(resume: str, project: Project) -> tuple[str, Run]:
     """The folder of the run to resume, and its record."""
-    from ..runner.resuming import require_incomplete
     from ..store.finding import find_run
     from ..store.run_folder import read_run
 
     folder = find_run(resume, project, wait=True)
-    found = read_run(folder)
-    require_incomplete(f"run {found.id}", complete=found.complete)
-    return str(folder), found
+    return str(folder), read_run(folder)
 
 
 def selection_of(stopped: Run) -> tuple[list[str] | None, str | None, str | None, str | None]:

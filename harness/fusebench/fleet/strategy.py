@@ -22,7 +22,8 @@ from ..runner.run.command import RunRequest, Session, checks_ahead
 from ..runner.run.looks import confirming_budget
 from ..runner.run.options import RunOptions
 from ..runner.run.reckoning import expected_seconds
-from ..runner.run.strategy import RunStrategy, Suspected
+from ..runner.run.strategy import RunStrategy
+from ..runner.run.suspected import Suspected
 from ..runner.workers.ahead import Checks
 from ..runner.workers.pool import WorkerPool
 from ..schema import Case, CaseSummary, Result, Run, Sample

@@ -151,7 +151,7 @@ def test_a_budget_that_is_over_leaves_suspects_and_says_so(bench: Bench, cases: 
     (left,) = [text for text in run.warnings if "the budget" in text]
     assert left == (
         "confirmation: the budget of 200 s was too short to remeasure these suspects as often as they may be: scale:second; "
-        "a longer --budget takes them in"
+        "--resume goes on with them"
     )
     assert run.complete, "every case was measured"
 

@@ -10,6 +10,7 @@ from fusebench.runner.run.precision import LOOKS
 from fusebench.runner.run.resuming import Resumed
 from fusebench.runner.workers.protocol import TimeTask
 from fusebench.schema import Case, Run, Sample
+from fusebench.verdict.margins.rule import MarginRule
 from helpers import session_bench
 from helpers.session_bench import PLAN, Bench, FakeWorker, by_kernel
 
@@ -123,6 +124,6 @@ def test_the_record_says_which_cases_the_last_command_asked_for(bench: Bench, ca
     assert (whole.selected_cases, len(whole.cases), len(bench.worker.timed)) == (None, 3, 2)
 
 
-def test_a_complete_run_is_not_gone_on_with(bench: Bench, case: Case) -> None:
-    with pytest.raises(UsageError, match="is complete"):
-        Resumed(bench.run([case], kernel="good"), [])
+def test_a_complete_run_without_a_suspect_is_not_gone_on_with(bench: Bench, case: Case) -> None:
+    with pytest.raises(UsageError, match="is complete, and no suspect of it is left"):
+        Resumed(bench.run([case], kernel="good"), []).require_unfinished(None, MarginRule())

@@ -143,7 +143,7 @@ def measure_run(request: RunRequest, reporter: Reporter, session: Session = on_o
 
     Raises:
         RecordNotWrittenError: nothing can be written at the start.
-        UsageError: the run to resume is complete or unknown, the baseline is unknown, or the folder takes no run.
+        UsageError: nothing of the run to resume is left to do, or it is unknown, the baseline is unknown, or the folder takes no run.
         RunRecordError: the baseline or the stored calibration cannot be read, or holds impossible figures.
         DeviceUnfitError: the device is locked or busy.
     """
@@ -163,6 +163,8 @@ def measure_run(request: RunRequest, reporter: Reporter, session: Session = on_o
         where = baseline_folder(project.results, device_slug(device.name))
         baseline = load_valid_baseline(project.results, device.name)
     altered = seal_of(where).altered if baseline is not None else ""
+    if options.resumed is not None:
+        options.resumed.require_unfinished(baseline if request.confirm else None, request.rule)
     request = with_reckoning(request, options, journal.parent, baseline)
     engine: Engine[Any, Any, Any, Run] | None = None
     judged: Run | None = None

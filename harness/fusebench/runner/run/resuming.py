@@ -6,22 +6,35 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ...errors import UsageError
 from ...schema import Case, CaseSummary, Environment, Result, Run, Sample, SamplingPlan, Status
-from ..resuming import content_of, require_incomplete, require_same, same_timers
+from ...verdict.margins.rule import MarginRule
+from ..resuming import content_of, require_same, same_timers
+from .suspected import left_of
 
 
 class Resumed:
-    """The finished cases of an earlier run.
-
-    Raises:
-        UsageError: the run is complete.
-    """
+    """The finished cases of an earlier run."""
 
     def __init__(self, run: Run, samples: Sequence[Sample]) -> None:
-        require_incomplete(f"run {run.id}", complete=run.complete)
         self.run = run
         self._samples = samples
         self._summaries = {summary.case.key: summary for summary in run.cases}
+
+    def require_unfinished(self, baseline: Run | None, rule: MarginRule) -> None:
+        """Refuse a run with nothing left to do: complete, and without a suspect that its budget left.
+
+        Args:
+            baseline: that suspects are of; None where none are to be remeasured.
+
+        Raises:
+            UsageError: it is.
+        """
+        if self.run.complete and not left_of(self.run, self._samples, baseline, rule):
+            raise UsageError(
+                f"--resume: run {self.run.id} is complete, and no suspect of it is left to remeasure; "
+                "start a new one by leaving --resume out"
+            )
 
     def require_same(self, environment: Environment, plan: SamplingPlan, timer: str) -> None:
         """Refuse to resume on another machine, with other sources, or with other settings.

@@ -32,35 +32,12 @@ from ..dispatched import DispatchChoices
 from ..engine import Budget, Strategy, Work
 from ..workers.ahead import Checks, check_ahead
 from ..workers.protocol import Measured
-from .looks import confirming_budget, first_processes, fresh_looks, remeasured, replies_of
+from .looks import confirming_budget
 from .measured_case import CaseMeasurement, Remeasurement
 from .options import RunOptions
 from .reckoning import Reckoning
 from .summarise import untimed_summary
-
-
-class Suspected(msgspec.Struct, frozen=True, kw_only=True):
-    """A suspect to remeasure until a look."""
-
-    suspect: Suspect
-    kernels: tuple[str, ...]
-    """The same at every look."""
-    first: int
-    """Processes that measured the case at first."""
-    before: tuple[Measured, ...]
-    """Answers of the fresh processes so far."""
-    processes: int
-    """Fresh processes after which to look."""
-    looks: int
-    """At which the case may pass, the first measurement's included."""
-
-    @property
-    def words(self) -> str:
-        """For a warning."""
-        key, fresh = self.suspect.case, self.processes - len(self.before)
-        if self.before:
-            return f"case {key}: still open after {len(self.before)} fresh processes, so {fresh} more remeasure it: {self.suspect.reason}"
-        return f"case {key}: suspect after its first measurement, so remeasured in {fresh} fresh processes: {self.suspect.reason}"
+from .suspected import Suspected, until_next_look
 
 
 class Findings(Protocol):
@@ -261,29 +238,13 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
     def _warn_of_left(self, budget: Budget, keys: Iterable[str]) -> None:
         self.context.warn(
             f"confirmation: {budget} was too short to remeasure these suspects as often as they may be: {', '.join(keys)}; "
-            "a longer --budget takes them in"
+            "--resume goes on with them"
         )
 
     def suspected(self) -> list[Suspected]:
         """The suspects that are to be remeasured until their next look, those of the earliest look first, then the most urgent."""
-        found = []
-        for suspect in self.suspects():
-            key = suspect.case
-            if key in self._settled:
-                continue
-            summary, results = self._known(key)
-            samples = self._samples.get(key, [])
-            first = first_processes(results, samples)
-            before = self._fresh.get(key) or replies_of(summary, samples, first)
-            kernels = remeasured(results) if before else suspect.kernels
-            looks = fresh_looks(first, scatter_known=self._scatter_known)
-            wanted = next((look for look in looks if look > len(before)), None)
-            if wanted is None or (suspect.kernels and not {*kernels} & {*suspect.kernels}):
-                continue
-            found.append(
-                Suspected(suspect=suspect, kernels=kernels, first=first, before=tuple(before), processes=wanted, looks=len(looks) + 1)
-            )
-        return sorted(found, key=lambda one: one.processes)
+        open_ones = [one for one in self.suspects() if one.case not in self._settled]
+        return until_next_look(open_ones, self._known, self._samples, self._fresh, scatter_known=self._scatter_known)
 
     @property
     def _scatter_known(self) -> bool:
