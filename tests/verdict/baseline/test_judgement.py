@@ -111,6 +111,23 @@ def test_a_kernel_that_slows_down_less_than_the_stream_has_not_improved(syntheti
     assert "relative to the copy yardstick +10.0 %" in fused.verdict.reason
 
 
+@pytest.mark.parametrize("raw", [0.85, 1.0])
+def test_yardsticks_that_were_disturbed_in_the_baseline_accuse_no_kernel_that_takes_no_longer(synthetic: ModuleType, raw: float) -> None:
+    run = with_yardsticks(synthetic.make_run(slow=everywhere(synthetic, raw)), stream=0.55, copy=0.6)
+    judgements = judge_each(run, synthetic.make_run(), RULE)
+    assert {one.verdict.kind for one in judgements} == {VerdictKind.UNDECIDED}
+    assert all(
+        one.verdict.reason.startswith("in raw time ") and "so either the machine changed" in one.verdict.reason for one in judgements
+    )
+
+
+def test_a_slower_kernel_on_another_board_that_is_faster_is_a_regression(synthetic: ModuleType) -> None:
+    run = with_yardsticks(synthetic.make_run(slow=everywhere(synthetic, 0.9)), stream=0.8, copy=0.8)
+    environment = msgspec.structs.replace(run.environment, device_uuid="GPU-other")
+    judgements = judge_each(msgspec.structs.replace(run, environment=environment), synthetic.make_run(), RULE)
+    assert {one.verdict.kind for one in judgements} == {VerdictKind.REGRESSION}, "raw times of two boards do not compare"
+
+
 def test_a_copy_that_became_faster_alone_accuses_nobody(synthetic: ModuleType) -> None:
     """Copies of a few megabytes scatter by 2 % between runs: they are asked only where raw times moved as well."""
     judgements = judge_each(with_yardsticks(synthetic.make_run(), copy=0.9), synthetic.make_run(), RULE)

@@ -94,7 +94,8 @@ class _Judge:
         self.gaps = LaunchGaps(run, baseline, self.drifts)
         self.differences = record_differences(run, baseline)
         self.raw_differences = fingerprint_differences(run, baseline)
-        self.other_differences = [*self.raw_differences, *board_differences(run, baseline), *harness_differences(run, baseline)]
+        self.board_differences = board_differences(run, baseline)
+        self.other_differences = [*self.raw_differences, *self.board_differences, *harness_differences(run, baseline)]
 
     def pair(self, new: Result | None, old: Result | None) -> Judgement | None:
         """The judgement on one kernel and case; None if neither run measured, checked or failed it."""
@@ -195,7 +196,8 @@ class _Judge:
             return machine_finding(machine, drift.disagreement, raw, judge)
         yardsticks = self._yardsticks(new, old, raw)
         if (first := next(yardsticks, None)) is not None:
-            return relative_finding(first, yardsticks, raw, judge)
+            same_machine = not self.raw_differences and not self.board_differences
+            return relative_finding(first, yardsticks, raw, judge, same_machine=same_machine)
         if self.raw_differences:
             why = "no yardstick that both runs timed, and raw times differ in " + "; ".join(self.raw_differences)
             return SpeedFinding(VerdictKind.INCOMPARABLE, why, None, Basis.NONE)

@@ -269,14 +269,19 @@ def machine_finding(first: Yardstick, disagreement: str, raw: Estimate, judge: J
     return SpeedFinding(VerdictKind.UNDECIDED, why, first.change, Basis.RATIO, raw_kind is VerdictKind.REGRESSION, first.reference)
 
 
-def relative_finding(first: Yardstick, others: Iterable[Yardstick], raw: Estimate, judge: Judge) -> SpeedFinding:
-    """The finding relative to the first yardstick, unless another yardstick shows that the kernel is not the cause.
+def relative_finding(first: Yardstick, others: Iterable[Yardstick], raw: Estimate, judge: Judge, *, same_machine: bool) -> SpeedFinding:
+    """The finding relative to the first yardstick, unless another yardstick or the raw time shows that the kernel is not the cause.
+
+    On one machine a kernel that takes no longer in raw time has not become slower for certain: the baseline's yardsticks may have been
+    disturbed.  On two cores a stream and a copy of 33 and 26 us took 61 and 43 us in one process.  An unchanged chain that took 15 % less
+    in raw time would have been called 54 % slower, by eight fresh processes.
 
     Args:
         first: the most trusted yardstick.
         others: the rest, the most trusted first; they are computed only where they are needed.
         raw: the kernel's raw time, new over old.
         judge: the margin rule for this kernel.
+        same_machine: whether both runs are of one board and toolchain, so that raw times compare.
     """
     change = first.change
     kind, told, _ = judge(change, first.reference)
@@ -306,4 +311,15 @@ def relative_finding(first: Yardstick, others: Iterable[Yardstick], raw: Estimat
                 why = f"{both}; find what they share ({reason})"
                 # The change stays the one from the first yardstick: the noise floor is made of such changes.
                 return SpeedFinding(VerdictKind.UNDECIDED, why, change, Basis.RATIO, yardstick_slower_too=True, reference=first.reference)
+    if moved and same_machine and first.reference is None and not _shows(kind, raw, judge):
+        why = f"in raw time {describe_change(raw)}, so either the machine changed or {first.name}; measure again ({reason})"
+        return SpeedFinding(VerdictKind.UNDECIDED, why, change, Basis.RATIO)
     return SpeedFinding(kind, reason, change, Basis.RATIO, reference=first.reference)
+
+
+def _shows(kind: VerdictKind, raw: Estimate, judge: Judge) -> bool:
+    """Whether the raw time, new over old, lies on the same side as a change of this `kind`, and not inside the margin for certain."""
+    beside = judge(raw, None)
+    if beside.kind is VerdictKind.PASS and not beside.maybe_faster:
+        return False
+    return raw.value > 1.0 if kind is VerdictKind.REGRESSION else raw.value < 1.0
