@@ -174,6 +174,16 @@ def test_one_unfit_run_among_several_needs_force(keep: Callable[..., Path], fuse
     assert (forced.exit_code, "promoted although it is incomplete" in forced.stderr) == (0, True)
 
 
+def test_a_stored_baseline_that_is_not_fit_to_grow_is_named_as_such(keep: Callable[..., Path], fusebench: Callable[..., Result]) -> None:
+    keep(run_id="r1", created="2026-07-01T03:00:00Z", complete=False)
+    assert fusebench("baseline", "promote", "r1", "--force").exit_code == 0
+    keep(run_id="r2", created="2026-07-02T03:00:00Z")
+    refused = fusebench("baseline", "promote", "r2", "--add")
+    assert (refused.exit_code, "run r1 is not fit to be a baseline: it is incomplete" in refused.stderr) == (2, True)
+    assert "Run r1 is the stored baseline: promote the others without it, and they replace it" in refused.stderr
+    assert fusebench("baseline", "promote", "r2").exit_code == 0
+
+
 def test_a_baseline_grows_by_a_run_when_the_folders_of_its_own_runs_are_gone(
     keep: Callable[..., Path], fusebench: Callable[..., Result], project_folder: Path, synthetic: ModuleType
 ) -> None:

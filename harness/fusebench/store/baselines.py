@@ -103,6 +103,9 @@ def promote(
     against = {one.id: objections(one, folder) for folder, one in every}
     unfit = [f"run {name} is not fit to be a baseline: {'; '.join(reasons)}" for name, reasons in against.items() if reasons]
     if unfit and not force:
+        if grown is not None and against[grown.id]:
+            instead = f"Run {grown.id} is the stored baseline: promote the others without it, and they replace it"
+            raise RunRecordError(f"{'; '.join(unfit)}. {instead}; or promote with --force")
         instead = f"Leave {'it' if len(unfit) == 1 else 'them'} out, run" if others else "Run"
         raise RunRecordError(f"{'; '.join(unfit)}. {instead} again, or promote with --force")
     kept = (SAMPLES_FILE, *VIEWS) if joined is None else ()
