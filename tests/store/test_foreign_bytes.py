@@ -234,6 +234,20 @@ def test_a_small_file_that_unpacks_to_a_large_one_is_refused(
             read(file)
 
 
+def test_a_case_of_a_journal_whose_figures_make_no_sum_is_lost_and_named(tmp_path: Path, synthetic: ModuleType) -> None:
+    run = synthetic.make_run(cases=("flux_1024",))
+    (summary,) = run.cases
+    weightless = msgspec.structs.replace(summary, case=msgspec.structs.replace(summary.case, weight=0.0))
+    journal = Journal(tmp_path)
+    journal.begin(msgspec.structs.replace(run, cases=[], results=[]))
+    journal.add(msgspec.structs.replace(run, cases=[weightless]), synthetic.make_samples(run))
+    journal.close()
+    assert journal.folder is not None
+    found, _ = rebuild(journal.folder)
+    assert found.cases == []
+    assert "000000.case cannot be read: a weighted speedup needs" in found.warnings[-1]
+
+
 @pytest.mark.parametrize(("name", "key"), [("run.json", b'"trim": '), ("calibration", b'"trim": '), ("journal's head", b'"trim": ')])
 def test_a_number_beyond_every_float_is_refused(files: dict[str, tuple[Path, Reader]], name: str, key: bytes) -> None:
     file, read = files[name]
