@@ -56,6 +56,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """Awarded speedup with its interval."""
     seconds: float = 0.0
     remarks: tuple[str, ...] = ()
+    padded: bool = False
+    """Whether its file is larger than any candidate may be."""
 
     @property
     def answered(self) -> bool:
@@ -67,6 +69,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the judge did what it should."""
         if self.cause == "honest":
             return self.status == "passed"
+        if self.padded and self.status == "refused":
+            return "the most that a candidate may have" in self.reason
         if not self.answered:
             return False
         return self.status != "passed" or (self.right and (self.speedup is None or self.speedup[1] <= 1.0))
@@ -157,7 +161,7 @@ def _of_document(trial: Trial, document: dict[str, Any], seconds: float) -> Outc
 
 
 def _outcome(trial: Trial, **found: Any) -> Outcome:
-    return Outcome(name=trial.name, cause=trial.cause, right=trial.right, flaky=trial.flaky, **found)
+    return Outcome(name=trial.name, cause=trial.cause, right=trial.right, flaky=trial.flaky, padded=trial.pad_bytes > 0, **found)
 
 
 def report(outcomes: Sequence[Outcome]) -> str:
