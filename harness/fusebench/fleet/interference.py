@@ -130,7 +130,7 @@ def measure_interference(request: RunRequest, devices: Sequence[Device], reporte
         with boards:
             visits.all(list(units.values()))
     except KeyboardInterrupt as error:
-        if visits.done < FEWEST_CASES:
+        if len(_cases_of(visits.found)) < FEWEST_CASES:
             raise
         interruption = error
     finally:
@@ -140,7 +140,7 @@ def measure_interference(request: RunRequest, devices: Sequence[Device], reporte
     file.parent.mkdir(parents=True, exist_ok=True)
     write_file(file, encode_json(msgspec.to_builtins(record)))
     if interruption is not None:
-        reporter.note(f"interrupted after {visits.done} of {len(units)} cases; what they showed is kept in {file}")
+        reporter.note(f"interrupted after {len(record.cases)} of {len(units)} cases; what they showed is kept in {file}")
         raise interruption
     return record, file
 
@@ -176,8 +176,6 @@ class _Visits:
         self._began = time.monotonic()
         self.found: list[_Seen] = []
         """Of finished cases."""
-        self.done = 0
-        """Finished cases."""
 
     def all(self, units: Sequence[CaseKernels]) -> None:
         """Every case, on one board and on several at once; the first visit of a case compiles and checks, and does not count."""
@@ -196,7 +194,6 @@ class _Visits:
                 for group in groups if turn % 2 == 0 else reversed(groups):
                     found += self._visit(group, unit)
             self.found += found
-            self.done += 1
 
     def _groups(self) -> Iterator[list[Board]]:
         """Each board alone; halves of four boards and more; all."""
@@ -238,6 +235,11 @@ def _seen(busy: int, board: Board, answer: Received) -> _Seen:
     return _Seen(busy, board.label, answer.key, times, host)
 
 
+def _cases_of(seen: Sequence[_Seen]) -> tuple[str, ...]:
+    """Their keys, in the order of measurement."""
+    return tuple(dict.fromkeys(one.case for one in seen))
+
+
 def _record(seen: Sequence[_Seen], devices: Sequence[Device]) -> Interference:
     labels = [label_of(device) for device in devices]
     times: dict[tuple[int, str, str, str], list[float]] = defaultdict(list)
@@ -270,7 +272,7 @@ def _record(seen: Sequence[_Seen], devices: Sequence[Device]) -> Interference:
         device=devices[0].kind,
         device_name=devices[0].name,
         boards=tuple(device.uuid for device in devices),
-        cases=tuple(dict.fromkeys(one.case for one in seen)),
+        cases=_cases_of(seen),
         sizes=tuple(sizes),
         between_boards=_between(times, labels),
     )

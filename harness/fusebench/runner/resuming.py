@@ -55,10 +55,14 @@ def require_same(
         )
 
 
-def require_incomplete(what: str, *, complete: bool) -> None:
-    """Raise UsageError if the record was not stopped before its end."""
+def require_incomplete(what: str, *, complete: bool, nothing_left: str = "") -> None:
+    """Raise UsageError if the record was not stopped before its end.
+
+    Args:
+        nothing_left: in words, that what could be done after its end is done as well.
+    """
     if complete:
-        raise UsageError(f"--resume: {what} is complete; start a new one by leaving --resume out")
+        raise UsageError(f"--resume: {what} is complete{nothing_left and f', and {nothing_left}'}; start a new one by leaving --resume out")
 
 
 def require_unaltered(what: str, seal: SealState, where: Path) -> None:

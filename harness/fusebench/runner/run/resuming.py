@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 import msgspec
 
-from ...errors import UsageError
 from ...schema import Case, CaseSummary, Environment, Result, Run, Sample, SamplingPlan, Status
+from ...verdict.baseline.compare_to_baseline import judge_run
 from ...verdict.margins.rule import MarginRule
-from ..resuming import content_of, require_same, same_timers
-from .suspected import left_of
+from ..resuming import content_of, require_incomplete, require_same, same_timers
+from .suspected import until_next_look
 
 
 class Resumed:
@@ -18,8 +19,13 @@ class Resumed:
 
     def __init__(self, run: Run, samples: Sequence[Sample]) -> None:
         self.run = run
-        self._samples = samples
         self._summaries = {summary.case.key: summary for summary in run.cases}
+        self._results: dict[str, list[Result]] = defaultdict(list)
+        for result in run.results:
+            self._results[result.case_key].append(result)
+        self._samples: dict[str, list[Sample]] = defaultdict(list)
+        for sample in samples:
+            self._samples[sample.case].append(sample)
 
     def require_unfinished(self, baseline: Run | None, rule: MarginRule) -> None:
         """Refuse a run with nothing left to do: complete, and without a suspect that its budget left.
@@ -30,11 +36,16 @@ class Resumed:
         Raises:
             UsageError: it is.
         """
-        if self.run.complete and not left_of(self.run, self._samples, baseline, rule):
-            raise UsageError(
-                f"--resume: run {self.run.id} is complete, and no suspect of it is left to remeasure; "
-                "start a new one by leaving --resume out"
-            )
+        complete = self.run.complete and not (baseline is not None and self._leaves_suspects(baseline, rule))
+        require_incomplete(f"run {self.run.id}", complete=complete, nothing_left="no suspect of it is left to remeasure")
+
+    def _leaves_suspects(self, baseline: Run, rule: MarginRule) -> bool:
+        suspects = judge_run(self.run, baseline, rule.confirming()).suspects
+        scatter_known = rule.knows(self.run)
+        return bool(until_next_look(suspects, self._known, self._samples, {}, scatter_known=scatter_known))
+
+    def _known(self, key: str) -> tuple[CaseSummary, list[Result]]:
+        return self._summaries[key], self._results[key]
 
     def require_same(self, environment: Environment, plan: SamplingPlan, timer: str) -> None:
         """Refuse to resume on another machine, with other sources, or with other settings.
@@ -50,11 +61,11 @@ class Resumed:
         summary = self._summaries.get(case.key)
         if summary is None or content_of(summary.case) != content_of(case) or summary.limit_us is None:
             return None
-        results = [result for result in self.run.results if result.case_key == case.key]
+        results = self._results[case.key]
         if {result.kernel for result in results} != set(kernels) or any(result.status is Status.NOT_MEASURED for result in results):
             return None
         results = [_unjudged(result) for result in results]
-        return summary, results, [sample for sample in self._samples if sample.case == case.key]
+        return summary, results, list(self._samples[case.key])
 
 
 def _unjudged(result: Result) -> Result:

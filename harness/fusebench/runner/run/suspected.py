@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
-from ...schema import CaseSummary, Result, Run, Sample
-from ...verdict.baseline.compare_to_baseline import Suspect, judge_run
-from ...verdict.margins.rule import MarginRule
+from ...schema import CaseSummary, Result, Sample
+from ...verdict.baseline.compare_to_baseline import Suspect
 from ..workers.protocol import Measured
 from .looks import first_processes, fresh_looks, remeasured, replies_of
 
@@ -67,18 +65,3 @@ def until_next_look(
             continue
         found.append(Suspected(suspect=suspect, kernels=kernels, first=first, before=tuple(before), processes=wanted, looks=len(looks) + 1))
     return sorted(found, key=lambda one: one.processes)
-
-
-def left_of(run: Run, samples: Iterable[Sample], baseline: Run | None, rule: MarginRule) -> list[Suspected]:
-    """The suspects that the budget of a complete `run` has left; none without a baseline."""
-    if baseline is None:
-        return []
-    summaries = {one.case.key: one for one in run.cases}
-    results: dict[str, list[Result]] = defaultdict(list)
-    by_case: dict[str, list[Sample]] = defaultdict(list)
-    for result in run.results:
-        results[result.case_key].append(result)
-    for sample in samples:
-        by_case[sample.case].append(sample)
-    suspects = judge_run(run, baseline, rule.confirming()).suspects
-    return until_next_look(suspects, lambda key: (summaries[key], results[key]), by_case, {}, scatter_known=rule.knows(run))
