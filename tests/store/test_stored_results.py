@@ -59,7 +59,7 @@ def test_the_stored_baseline_is_joined_from_enough_processes_and_boards_and_fit_
     run = load_baseline(RESULTS, "NVIDIA H200")
     assert run is not None
     assert objections(run, BASELINE) == []
-    assert support_words(run).startswith("11 processes on 6 boards")
+    assert support_words(run).startswith("12 processes on 7 boards")
     assert max(one.measurement.sol for one in run.results if one.measurement is not None and one.measurement.sol is not None) <= 1.005
 
 
@@ -76,12 +76,12 @@ def test_every_gating_kernel_that_the_older_runs_timed_stands_on_eight_processes
 
 
 def test_the_stored_baseline_is_near_what_its_older_runs_in_the_history_join_to() -> None:
-    """The two newest runs' own records are not kept: of one launch, they move no mean of six by more than 2 %."""
+    """The three newest runs' own records are not kept: of one launch, they move no mean of seven by more than 2 %, and none below 3 us by more than 3 %."""
     baseline = load_baseline(RESULTS, "NVIDIA H200")
     assert baseline is not None
     runs = {run.id: run for run in read_history_file(NEWER)}
     older = [one for one in baseline.joined if one.id in runs]
-    assert len(older) == len(baseline.joined) - 2
+    assert len(older) == len(baseline.joined) - 3
     again = join_runs([runs[one.id] for one in older])
     times = {(one.case_key, one.kernel): one.measurement.time_us.value for one in again.results if one.measurement is not None}
     found = {
@@ -90,7 +90,10 @@ def test_the_stored_baseline_is_near_what_its_older_runs_in_the_history_join_to(
         if one.measurement is not None and len(one.measurement.runs) >= len(older) and one.measurement.kernels == 1
     }
     assert len(found) > 400
-    assert found == pytest.approx({place: times[place] for place in found}, rel=0.02)
+    short = {place: time for place, time in found.items() if time < 3}
+    assert short == pytest.approx({place: times[place] for place in short}, rel=0.03)
+    longer = found.keys() - short.keys()
+    assert {place: found[place] for place in longer} == pytest.approx({place: times[place] for place in longer}, rel=0.02)
 
 
 def test_the_history_names_board_commit_and_time_of_every_run() -> None:
