@@ -62,8 +62,8 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
     """Each case by the other entries. The default order comes within 1.02 on 49 % of the random shapes, within 1.05 on 62 %.
 
     The floors are the shares that the stored times give, so a baseline's new run can move them. With the seventh one the suites' cases went
-    from 117 of 147 within 1.02 to 114, and the random ones from 278 of 397 to 277: it alone timed `fused_triton@3` of the select01 ops, which
-    wins ten cases that the entries without it cannot choose it for. The tables that hold these cases do.
+    from 117 of 147 within 1.02 to 114, and the random ones from 278 of 397 to 277: it alone timed `fused_triton@3` of the select01 ops,
+    which wins ten cases that the entries without it cannot choose it for. The tables that hold these cases do.
     """
     random, suites = [], []
     for file in tables_of("nvidia_h200"):

@@ -76,7 +76,7 @@ def test_every_gating_kernel_that_the_older_runs_timed_stands_on_eight_processes
 
 
 def test_the_stored_baseline_is_near_what_its_older_runs_in_the_history_join_to() -> None:
-    """The three newest runs' own records are not kept: of one launch, they move no mean of seven by more than 2 %, and none below 3 us by more than 3 %."""
+    """The three newest runs' own records are not kept: of one launch, they move no mean by more than 2 %, and none below 3 us by 3 %."""
     baseline = load_baseline(RESULTS, "NVIDIA H200")
     assert baseline is not None
     runs = {run.id: run for run in read_history_file(NEWER)}

@@ -55,7 +55,7 @@ def test_a_nightly_against_the_stored_baseline_passes_and_by_times_alone_accuses
     assert gating == {VerdictKind.PASS: 730}
     found = gate_characteristics.compare(head, base, rule)
     assert (sum(one.count for one in found.values()), sum(one.equal[VerdictKind.UNDECIDED] for one in found.values())) == (649, 11)
-    assert covered(found) > 0.94, "the target on another board is 0.9; the newer runs behind the baseline found their code cold, this one did not"
+    assert covered(found) > 0.94, "wanted on another board is 0.9; the newer runs of the baseline found their code cold, this one did not"
     for which, tally in found.items():
         assert tally.equal[VerdictKind.REGRESSION] == 0
         if which in TARGETS:
