@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import threading
+import time
 
 import pytest
 import torch
 
+from fusebench.device import nvml
 from fusebench.models.command import accepted, conclude, exit_code, speedups_of
-from fusebench.models.measuring import step_timing
+from fusebench.models.measuring import step_timing, timed_variants
 from fusebench.models.measuring.timed_variants import SmClock
 from fusebench.schema import Estimate, ExitCode, Verdict, VerdictKind
 from fusebench.schema.models import Confirmation, Drift, LoopTime, ModelRecord, StepTime
@@ -157,3 +160,44 @@ def test_the_mean_clock_of_each_variant(monkeypatch: pytest.MonkeyPatch) -> None
     for name in ("split", "fused", "split"):
         clock.note(name)
     assert (clock.mean("split"), clock.mean("fused")) == (1800.0, 0.0)
+
+
+def test_a_reading_counts_for_the_step_that_runs_and_not_while_it_is_the_clock_of_the_step_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readings by time: building, then 400 ms of `split`, then 60 ms of `fused`, in which NVML still gives the clock of `split`."""
+    seconds = [0.0]
+    clock = SmClock("", now=lambda: seconds[0])
+    for at, mhz, ended in (
+        (0.0, 1980.0, ""), (0.1, 1900.0, "split"),
+        (0.15, 1100.0, ""), (0.25, 1800.0, ""), (0.4, 1700.0, ""), (0.5, 1600.0, "split"),
+        (0.53, 1200.0, ""), (0.56, 1500.0, "fused"),
+    ):  # fmt: skip
+        seconds[0] = at
+        monkeypatch.setattr(clock, "_read", lambda uuid, mhz=mhz: mhz)
+        if ended:
+            clock.note(ended)
+        else:
+            clock.look()
+    assert clock.mean("split") == (1900 + 1800 + 1700 + 1600) / 4
+    assert clock.mean("fused") == 1500
+
+
+def test_a_thread_reads_the_clock_while_it_is_entered_and_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timed_variants, "CLOCK_EVERY_S", 0.001)
+    monkeypatch.setattr(nvml, "open_monitor", _Nvml)
+    with SmClock("GPU-1") as clock:
+        deadline = time.monotonic() + 30
+        while _Nvml.reads < 5 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert _Nvml.reads >= 5
+    assert not any(thread.name == "fusebench-sm-clock" for thread in threading.enumerate())
+    clock.note("split")
+    assert clock.mean("split") == 1755.0
+
+
+class _Nvml:
+    reads = 0
+
+    def sm_mhz(self, uuid: str) -> float:
+        assert uuid == "GPU-1"
+        type(self).reads += 1
+        return 1755.0

@@ -65,7 +65,8 @@ class StepTime(msgspec.Struct, frozen=True, kw_only=True):
     """Most memory that the device held during a step of this variant, weights of all variants included."""
 
     sm_mhz: float = 0.0
-    """Mean clock of the multiprocessors at the end of the rounds' steps of this variant; 0 where it cannot be read."""
+    """Mean clock of the multiprocessors during the rounds' steps of this variant, in older records at their ends; 0 where it
+    cannot be read."""
 
     gpu: GpuTime | None = None
     """By activity records of the GPU; None where there are none, and the record's `gpu_times_absent` says why."""

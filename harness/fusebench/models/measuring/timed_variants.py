@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import statistics
+import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
 
 from ...device import nvml
 from ...device.readings import GpuUnavailableError
@@ -22,39 +26,67 @@ FEWEST_LOOPS = 3
 """Rounds of the denoise loop; each has two loops of either variant."""
 KEEP_EVERY_S = 10.0
 """Seconds between two times that the rounds so far are kept: writing them takes milliseconds, in which the device idles."""
+CLOCK_EVERY_S = 0.05
+"""Seconds between two readings of the clock.  A full reading of the device, this one among its values, took 3.7 ms on an H200."""
+CLOCK_LAG_S = 0.1
+"""Longest time for which NVML gives an old clock."""
 Say = Callable[[str], None]
 
 
 class SmClock:
-    """The multiprocessors' clock, read after the steps of each variant.
+    """The multiprocessors' clock during the steps of each variant, read by a thread of its own while it is entered.
+
+    A long step falls to its clock while it runs, so that a reading at its end alone would not stand for it.  NVML renews its value every 20
+    to 100 ms: readings of a step's first CLOCK_LAG_S are those of the step before, and are left out.
 
     Args:
         uuid: the GPU's; nothing is read for an empty one, or without NVML.
+        now: seconds.
     """
 
-    def __init__(self, uuid: str) -> None:
-        self._uuid = uuid
+    def __init__(self, uuid: str, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._uuid, self._now = uuid, now
         self._seen: defaultdict[str, list[float]] = defaultdict(list)
-        self._read = _nothing
+        self._read: Callable[[str], float | None] | None = None
+        self._running: list[tuple[float, float]] = []
+        self._began = math.inf
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="fusebench-sm-clock", daemon=True)
         if uuid:
-            try:
+            with contextlib.suppress(GpuUnavailableError):
                 self._read = nvml.open_monitor().sm_mhz
-            except GpuUnavailableError:
-                return
+
+    def __enter__(self) -> Self:
+        if self._read is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+
+    def look(self) -> None:
+        """Read the clock now, for the step that runs."""
+        found = None if self._read is None else self._read(self._uuid)
+        if found is not None:
+            self._running.append((self._now(), found))
 
     def note(self, variant: str) -> None:
-        """Read the clock now, for `variant`.  NVML renews its value every 20 to 100 ms, so that it is that of the step just ended."""
-        found = self._read(self._uuid)
-        if found is not None:
-            self._seen[variant].append(found)
+        """A step of `variant` has just ended, and the next one begins."""
+        self.look()
+        readings, self._running = self._running, []
+        self._seen[variant] += [mhz for at, mhz in readings[:-1] if at >= self._began + CLOCK_LAG_S]
+        self._seen[variant] += [mhz for _, mhz in readings[-1:]]
+        self._began = self._now()
 
     def mean(self, variant: str) -> float:
         """Mean in MHz; 0 where nothing was read."""
         return statistics.fmean(self._seen[variant]) if self._seen[variant] else 0.0
 
-
-def _nothing(uuid: str) -> float | None:
-    return None
+    def _watch(self) -> None:
+        while not self._stop.wait(CLOCK_EVERY_S):
+            self.look()
 
 
 def timed_steps(
