@@ -177,18 +177,17 @@ def work(task: ModelTask, say: Say, keep: Callable[[ModelWork], None] = lambda s
         progress = Progress(so_far, keep)
         loops_s = 0.0 if task.confirm or task.steps < 1 else LOOP_SHARE * task.budget_s
         gpu_s = GPU_SHARE * (task.budget_s - loops_s) if of_gpu else 0.0
-        with SmClock(task.uuid) as clock:
-            times = timed_steps(
-                runnable,
-                denoising,
-                budget_s=task.budget_s - loops_s - gpu_s,
-                target=task.target,
-                clock=clock,
-                say=say,
-                keep=lambda times: keep(
-                    msgspec.structs.replace(progress.so_far, times=(*times, *failed), missing=(f"the rest of the {STEP_TIMES}", *parts[1:]))
-                ),
-            )
+        times = timed_steps(
+            runnable,
+            denoising,
+            budget_s=task.budget_s - loops_s - gpu_s,
+            target=task.target,
+            clock=SmClock(task.uuid),
+            say=say,
+            keep=lambda times: keep(
+                msgspec.structs.replace(progress.so_far, times=(*times, *failed), missing=(f"the rest of the {STEP_TIMES}", *parts[1:]))
+            ),
+        )
         progress.done(STEP_TIMES, times=(*times, *failed))
         if task.confirm:
             return progress.so_far

@@ -126,16 +126,17 @@ def timed_steps(
             keep(of(rounds))
             kept = time.monotonic()
 
-    rounds = time_rounds(
-        steps,
-        device=denoising.device,
-        budget_s=budget_s,
-        target=target,
-        before=before,
-        on_step=clock.note,
-        on_round=lambda done, width: say(f"round {done}: ratios known to {100 * width:.2f} %") if done & (done - 1) == 0 else None,
-        keep=keep_now_and_then,
-    )
+    with clock:
+        rounds = time_rounds(
+            steps,
+            device=denoising.device,
+            budget_s=budget_s,
+            target=target,
+            before=before,
+            on_step=clock.note,
+            on_round=lambda done, width: say(f"round {done}: ratios known to {100 * width:.2f} %") if done & (done - 1) == 0 else None,
+            keep=keep_now_and_then,
+        )
     return of(rounds)
 
 
