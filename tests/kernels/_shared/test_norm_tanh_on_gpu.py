@@ -11,7 +11,7 @@ from fusebench.accuracy import check_kernel
 
 pytestmark = pytest.mark.gpu
 
-FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@3", "fused_cuda@1")
+FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@3", "fused_triton@5", "fused_cuda@1")
 Z_IMAGE = {"tokens": 4128, "hidden": 3840, "affine": True, "affine2": True}
 
 

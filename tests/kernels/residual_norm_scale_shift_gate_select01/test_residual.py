@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-FUSED = ("fused_triton@1", "fused_triton@2")
+FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@4")
 ACTIVATIONS = ("residual", "x", "residual_gate")
 
 

@@ -16,7 +16,7 @@ from fusebench.registry.signature import positional_names
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).parents[4]
-FUSED = ("fused_triton@1", "fused_triton@2", "fused_cuda@1")
+FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@4", "fused_cuda@1")
 SOME = ("tokens_257", "float16_affine", "bfloat16_float32_modulation_affine", "strided", "float32", "short_rows_odd")
 """Edge cases for kernels that are no fusion."""
 EDGES = {

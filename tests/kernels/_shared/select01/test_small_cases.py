@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fusebench.accuracy import check_kernel
 from helpers.matrices import few
 
-FUSED = ("fused_triton@1", "fused_triton@2")
+FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@4")
 TRITON = (*FUSED, "split_triton@1")
 ALL = (*TRITON, "split_torch@1")
 
@@ -140,11 +140,11 @@ def test_float32_rows_of_16_bit_values_change_nothing(bench: Any, parse: Any, ke
 
 
 @pytest.mark.parametrize("hidden", [64, 1032])
-def test_both_versions_agree_bit_for_bit(bench: Any, parse: Any, hidden: int) -> None:
+def test_the_first_two_versions_agree_bit_for_bit(bench: Any, parse: Any, hidden: int) -> None:
     """They differ in what they load, not in what they compute."""
     params = parse(batch=2, tokens=5, hidden=hidden, index="random", affine=True)
     buffers = bench.buffers(params)
-    first, second = (bench.run(kernel, params, buffers) for kernel in FUSED)
+    first, second = (bench.run(kernel, params, buffers) for kernel in FUSED[:2])
     for name, value in first.items():
         assert torch.equal(value, second[name]), name
 

@@ -12,7 +12,7 @@ import torch
 
 from fusebench.registry.signature import positional_names
 
-FUSED_TRITON = ("fused_triton@1", "fused_triton@2")
+FUSED_TRITON = ("fused_triton@1", "fused_triton@2", "fused_triton@4")
 FUSED = [*FUSED_TRITON, pytest.param("fused_cuda@1", marks=pytest.mark.gpu)]
 
 CASES: dict[str, dict[str, Any]] = {

@@ -1,0 +1,29 @@
+"""For few rows: a program per row, whose first load comes soon after its start; see `_shared/few_rows_triton.py`."""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.row_tiles import WARPS, RowTile, few_rows_tile, more_than_few
+from .._shared.select01.few_rows import fused
+from .op import Arguments, Params
+
+
+@kernel(
+    "residual_norm_scale_shift_gate_select01", "fused_triton", version=4, role="fused", language="triton", replay=True,
+    note="for few rows: asks for every operand at once, and soon after its start", choices=WARPS,
+)  # fmt: skip
+def fused_triton(call: Arguments, choice: float = 1.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns (y, v, gate_out), each `[B, L, C]`."""
+
+    def tile(hidden: int) -> RowTile:
+        return few_rows_tile(hidden, choice)
+
+    return fused(call, tile)
+
+
+@fused_triton.supports
+def _(params: Params) -> bool | str:
+    return more_than_few(params.rows) or True
