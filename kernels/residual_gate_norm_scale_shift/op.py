@@ -96,7 +96,7 @@ class ResidualGateNormScaleShift(Op):
     Params = Params
     Arguments = Arguments
     baselines = ("split_triton@1", "split_torch@1")
-    dispatch_order = ("fused_triton", "fused_cuda")
+    dispatch_order = ("fused_triton@2", "fused_triton", "fused_cuda")
     space = FRAMED_SPACE
     dispatch_traits = ("unaligned", "per_token", "scalar")
     parts = (".._shared.norm_parts:ADD_NORM",)

@@ -116,12 +116,10 @@ def test_a_fused_kernel_overwrites_views_of_a_packed_projection(
 
 
 NEWEST = {
-    "norm_tanh_mul_add": "fused_triton@5",
-    "norm_tanh_mul_add_norm_scale": "fused_triton@5",
+    "norm_tanh_mul_add": "fused_triton@4",
+    "norm_tanh_mul_add_norm_scale": "fused_triton@4",
     "norm_scale_shift_gate_select01": "fused_triton@4",
     "residual_norm_scale_shift_gate_select01": "fused_triton@4",
-    "norm_scale_shift": "fused_triton@4",
-    "residual_gate_norm_scale_shift": "fused_triton@4",
 }
 """The kernel that each op's dispatch takes for few rows on a GPU without a table; `fused_triton@2` for the others."""
 

@@ -104,6 +104,13 @@ def test_another_version_of_a_kernel_predicts_nothing_and_is_named(stored: Run) 
     assert "run --suite models/flux1_dev --op qknorm_rope" in command
 
 
+def test_a_lower_clock_that_was_read_costs_products_and_attention_alone(stored: Run) -> None:
+    times = tuple(msgspec.structs.replace(one, sm_mhz=mhz) for one, mhz in zip(TIMES, (1800.0, 1500.0), strict=True))
+    found = _explained(stored, _site(stored, calls=1), times=times, breakdowns=BREAKDOWNS)
+    assert found.predicted_us is not None
+    assert found.clocked_us == pytest.approx(found.predicted_us - 0.2 * 1000.0)  # microseconds of products and attention in BREAKDOWNS
+
+
 @pytest.mark.parametrize("graphs", [False, True])
 def test_causes_and_prediction_add_up(stored: Run, graphs: bool) -> None:
     times = (*TIMES, *((_step("split_graph", 2.1), _step("fused_graph", 1.45)) if graphs else ()))
@@ -116,6 +123,7 @@ def test_causes_and_prediction_add_up(stored: Run, graphs: bool) -> None:
     assert by_cause["clocks:"] == pytest.approx(-100.0)
     assert by_cause["matrix"] == pytest.approx(30.0 + 90.0)
     assert found.reckoned_us == pytest.approx(found.predicted_us - 100.0)
+    assert found.clocked_us is None
     assert by_cause["activities"] == pytest.approx(-50.0)
     assert "the same 1 launches of attention take 10.0 % more time" in " ".join(cause.cause for cause in found.causes)
     said, places, *others = found.remarks

@@ -50,8 +50,8 @@ def test_results_hold_baselines_calibration_scatter_evidence_counters_a_history_
 def test_results_are_small() -> None:
     assert sum(file.stat().st_size for file in stored()) < 3_500_000
     assert (
-        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 19_000
-    )  # nine models' steps are about 1300 lines each, and so is the head of a nightly
+        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 19_500
+    )  # nine models' steps are about 1300 lines each, and so is the head of a nightly with its warnings
     assert (BASELINE / "run.json").stat().st_size < 60_000
 
 
@@ -59,7 +59,7 @@ def test_the_stored_baseline_is_joined_from_enough_processes_and_boards_and_fit_
     run = load_baseline(RESULTS, "NVIDIA H200")
     assert run is not None
     assert objections(run, BASELINE) == []
-    assert support_words(run).startswith("12 processes on 7 boards")
+    assert support_words(run).startswith("13 processes on 8 boards")
     assert max(one.measurement.sol for one in run.results if one.measurement is not None and one.measurement.sol is not None) <= 1.005
 
 
@@ -76,18 +76,18 @@ def test_every_gating_kernel_that_the_older_runs_timed_stands_on_eight_processes
 
 
 def test_the_stored_baseline_is_near_what_its_older_runs_in_the_history_join_to() -> None:
-    """The three newest runs' own records are not kept: of one launch, they move no mean by more than 2 %, and none below 3 us by 3 %."""
+    """The four newest runs' own records are not kept: of one launch, they move no mean by more than 2 %, and none below 3 us by 3 %."""
     baseline = load_baseline(RESULTS, "NVIDIA H200")
     assert baseline is not None
     runs = {run.id: run for run in read_history_file(NEWER)}
     older = [one for one in baseline.joined if one.id in runs]
-    assert len(older) == len(baseline.joined) - 3
+    assert len(older) == len(baseline.joined) - 4
     again = join_runs([runs[one.id] for one in older])
     times = {(one.case_key, one.kernel): one.measurement.time_us.value for one in again.results if one.measurement is not None}
     found = {
         (one.case_key, one.kernel): one.measurement.time_us.value
         for one in baseline.results
-        if one.measurement is not None and len(one.measurement.runs) >= len(older) and one.measurement.kernels == 1
+        if one.measurement is not None and len(one.measurement.runs) > len(older) and one.measurement.kernels == 1
     }
     assert len(found) > 400
     for place, time_us in found.items():

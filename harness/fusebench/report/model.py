@@ -160,10 +160,12 @@ def explanation_lines(record: ModelRecord) -> list[str]:
     if found is None:
         return []
     source = f" by stored run {found.stored}" if found.stored else ""
-    off = f" ({difference_words(found)})" if found.predicted_us is not None else ""
+    off = f" ({difference_words(found, found.predicted_us)})" if found.predicted_us is not None else ""
     lines = [f"a step saves {found.measured_us / 1000:.2f} ms; predicted{source}: {_ms(found.predicted_us)}{off}"]
     if found.reckoned_us is not None:
-        lines.append(f"  with the clocks that attention shows: {_ms(found.reckoned_us)} ({difference_words(found, clocks=True)})")
+        lines.append(f"  with the clocks that attention shows: {_ms(found.reckoned_us)} ({difference_words(found, found.reckoned_us)})")
+    if found.clocked_us is not None:
+        lines.append(f"  with the clocks read in timed steps: {_ms(found.clocked_us)} ({difference_words(found, found.clocked_us)})")
     if found.chains_us is not None:
         lines.append(f"  it rests on what diffusers launches; by each op's chain of torch operations it would be {_ms(found.chains_us)}")
     if found.tuned_us is not None:
@@ -175,9 +177,8 @@ def explanation_lines(record: ModelRecord) -> list[str]:
     return [*lines, *(f"  {remark}" for remark in found.remarks)]
 
 
-def difference_words(found: Explanation, *, clocks: bool = False) -> str:
-    """`+5.9 %`: how much more is predicted than measured, with lower clocks or without; and how many calls have no prediction."""
-    predicted = found.reckoned_us if clocks else found.predicted_us
+def difference_words(found: Explanation, predicted: float | None) -> str:
+    """`+5.9 %`: how much more than the measured saving a prediction is; and how many calls have none."""
     if predicted is None:
         return DASH
     lacking = f", without {found.unpredicted_calls} calls" if found.unpredicted_calls else ""

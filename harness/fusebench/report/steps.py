@@ -19,7 +19,18 @@ COMPILED_ALONE = ("compiled", "compiled_graph")
 WITH_FUSED = ("fused", "fused_graph", "fused_compiled", "fused_compiled_graph")
 VARIANTS = ("fused", "compiled", "fused_compiled", "split_graph", "fused_graph", "compiled_graph", "fused_compiled_graph")
 CHECK_HEADER = ("model", "best with fused ops", "in a fresh process", "by GPU busy time", "drift", "most GiB")
-SAVING_HEADER = ("model", "saves ms", "by chains ms", "predicted ms", "off by", "with clocks ms", "off by", "unexplained")
+SAVING_HEADER = (
+    "model",
+    "saves ms",
+    "by chains ms",
+    "predicted ms",
+    "off by",
+    "by attention ms",
+    "off by",
+    "by clocks ms",
+    "off by",
+    "unexplained",
+)
 NOT_MEASURED = "not measured"
 METHOD = (
     "`diffusers ms` is a step of the model as diffusers runs it (`split`); speedups are over it, and their intervals cover one process. "
@@ -27,11 +38,12 @@ METHOD = (
     "The best of several is chosen by these same times."
 )
 PREDICTION = (
-    "`saves ms` is the time of `split` less that of `fused`. `by chains` is the sum, over all calls of ops, of the op's chain of torch "
-    "operations less the kernel's time, by the stored run that each model's page names. `predicted` rests on what diffusers launches, at "
-    "the costs of launches in these chains; where that was not reckoned, it is the same as `by chains`. `with clocks` takes from it what "
-    "products and attention lose to lower clocks, told by the same launches of attention in both steps. `unexplained` is the share of the "
-    "saving for which the profiled steps, too, show no place."
+    "`saves ms` is the time of `split` less that of `fused`. `by chains` is the sum, over all calls of ops, of the op's chain of "
+    "torch operations less the kernel's time, by the stored run that each model's page names. `predicted` rests on what diffusers "
+    "launches, at the costs of launches in these chains; where that was not reckoned, it is the same as `by chains`. `by attention` "
+    "takes from it what products and attention lose to lower clocks, told by the same launches of attention in both profiled steps; "
+    "`by clocks` the same, told by the clocks that were read during the timed steps, as if all of that work followed the clock. "
+    "`unexplained` is the share of the saving for which the profiled steps, too, show no place."
 )
 
 
@@ -115,9 +127,11 @@ def _saving_row(record: ModelRecord) -> list[str]:
         f"{found.measured_us / 1000:.2f}",
         _milliseconds(found.predicted_us if found.chains_us is None else found.chains_us),
         _milliseconds(found.predicted_us),
-        difference_words(found),
+        difference_words(found, found.predicted_us),
         _milliseconds(found.reckoned_us),
-        difference_words(found, clocks=True),
+        difference_words(found, found.reckoned_us),
+        _milliseconds(found.clocked_us),
+        difference_words(found, found.clocked_us),
         DASH if found.unexplained_us is None else share_words(found.unexplained_us, found),
     ]
 

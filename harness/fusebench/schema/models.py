@@ -204,6 +204,8 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """Sum of the ops' own predictions, where `predicted_us` rests on the launches of diffusers instead; None where it is that sum."""
     reckoned_us: float | None = None
     """`predicted_us` less what products and attention lose to lower clocks, by the same launches of attention; None without these."""
+    clocked_us: float | None = None
+    """The same by the mean clocks that were read during the timed steps; None where none were read."""
     tuned_us: float | None = None
     """The same against the suite's tuned split chains."""
     measured_us: float

@@ -18,7 +18,7 @@ from fusebench.schema.dispatch import TABLE_VERSION, DispatchTable, KernelTime, 
 
 KERNELS = Path(__file__).parents[3] / "kernels"
 OP = "norm_scale_shift"
-DECLARED, CHOICE = f"{OP}/fused_triton@4", f"{OP}/fused_triton__twice_the_warps@4"
+DECLARED, CHOICE = f"{OP}/fused_triton@2", f"{OP}/fused_triton__twice_the_warps@2"
 CASE = Case(suite="s", name="c", op=OP, params={"tokens": 8, "hidden": 256})
 
 
@@ -41,7 +41,7 @@ def call() -> tuple[torch.Tensor | None, ...]:
         ("fused_triton*", False),
         ("norm_scale_shift/*", False),
         ("fused_triton__*", True),
-        ("*__twice_the_warps@4", True),
+        ("*__twice_the_warps@2", True),
         (f"fused_cuda,{CHOICE}", True),
     ],
 )
@@ -91,7 +91,7 @@ def test_dispatch_takes_a_choice_only_where_a_table_names_it(tmp_path: Path, mon
     both = load_collection([own, KERNELS], only={OP}, operators=False, entry_points=False)
     assert not both.problems
     assert dispatch(OP, collection=both).explain(*call()).kernel == DECLARED
-    entry = TableEntry(sizes=key.sizes, case="s:c", runs=("r",), times=(KernelTime("fused_triton__twice_the_warps@4", 1.0, 0.1),))
+    entry = TableEntry(sizes=key.sizes, case="s:c", runs=("r",), times=(KernelTime("fused_triton__twice_the_warps@2", 1.0, 0.1),))
     runs = {"r": TableRun(commit="", created="", torch="", triton="", driver="", timer="")}
     groups = (TableGroup(kinds=key.kinds, entries=(entry,)),)
     table = DispatchTable(schema_version=TABLE_VERSION, op=OP, gpu="Toy GPU", triton="3.6", runs=runs, groups=groups)

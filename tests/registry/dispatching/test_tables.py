@@ -211,6 +211,15 @@ def test_a_kernel_that_was_timed_far_away_alone_is_not_predicted() -> None:
     assert ranker.rank(DispatchKey({"size": 1 << 11}, {})).kernels[0] == "good@1"
 
 
+def test_a_kernel_for_small_sizes_is_predicted_among_them_however_many_larger_ones_lack_it() -> None:
+    """A call of 200 lies between two sizes that timed it; one of 300 lies beyond, and the larger ones around it count there."""
+    small = [entry(size, ("few@1", 0.5), *FIRST) for size in (100, 256)]
+    large = [entry(size, *FIRST) for size in range(320, 640, 32)]
+    ranker = grouped(({}, (*small, *large)))
+    assert ranker.rank(DispatchKey({"size": 200}, {})).kernels[0] == "few@1"
+    assert "few@1" not in ranker.rank(DispatchKey({"size": 300}, {})).kernels
+
+
 def test_entries_that_lack_a_newer_kernel_do_not_make_the_older_ones_look_better() -> None:
     """All say that second@1 is 5 % behind first@1. Those around the call know newer@1, 20 % faster than both."""
     older = [entry(size, ("first@1", 1.0), ("second@1", 1.05)) for size in (64, 72, 80, 88, 512, 640)]

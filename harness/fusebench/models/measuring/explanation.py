@@ -5,8 +5,9 @@ stored run of this GPU model.  The suite's own sum, against its tuned split chai
 stored run, so a report makes it anew from the run that is stored today.
 
 Where a model's eager launches were reckoned (`eager_times`), the prediction rests on them: on what diffusers launches, and not on the chain
-of each op.  What lower clocks cost products and attention is reckoned from attention, whose launches are the same in both steps.  These two
-figures know nothing of the saving.  The other causes are differences between the two profiled steps, and add up to it by construction.
+of each op.  What lower clocks cost products and attention is reckoned twice: from attention, whose launches are the same in both profiled
+steps, and from the clocks read during the timed ones, as if all of that work followed the clock.  These figures know nothing of the
+saving.  The other causes are differences between the two profiled steps, and add up to it by construction.
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ def explain(
         eager: what diffusers launches, by the chains of `stored`; without it the ops' chains predict.
     """
     timed = {one.variant: 1000 * one.time_ms.value for one in times if one.time_ms is not None}
+    mhz = {one.variant: one.sm_mhz for one in times}
     profiled = {one.variant: one for one in breakdowns}
     before, after = profiled.get(SPLIT), profiled.get(fused)
     if before is None or after is None or SPLIT not in timed or fused not in timed:
@@ -125,6 +127,7 @@ def explain(
         predicted_us=predicted,
         chains_us=None if reckoned is None else chains,
         reckoned_us=None if predicted is None or clocks is None else predicted + clocks.time_us,
+        clocked_us=None if predicted is None else _by_read_clocks(predicted, before, mhz[SPLIT], mhz[fused], left_out=left_out),
         tuned_us=tuned,
         measured_us=measured,
         stored="" if stored is None else f"{stored.id} of {stored.created}",
@@ -245,7 +248,17 @@ def _clocks(before: Breakdown, after: Breakdown, *, left_out: float) -> Cause | 
     longer = now / own - 1
     change = f"{abs(100 * longer):.1f} % {'more' if longer > 0 else 'less'} time"
     text = f"clocks: the same {launches} launches of attention take {change} in the fused step, and so would the split step's products"
-    return Cause(cause=text, time_us=-longer * (own + (1 - left_out) * _stage(before, "matmul")[0]))
+    return Cause(cause=text, time_us=-longer * _kept(before, left_out))
+
+
+def _by_read_clocks(predicted: float, before: Breakdown, split_mhz: float, fused_mhz: float, *, left_out: float) -> float | None:
+    """The prediction less what the fused step's lower clock adds to products and attention."""
+    return predicted - (split_mhz / fused_mhz - 1) * _kept(before, left_out) if split_mhz and fused_mhz else None
+
+
+def _kept(before: Breakdown, left_out: float) -> float:
+    """Microseconds of the split step's products and attention that the fused step has too."""
+    return _stage(before, "attention")[0] + (1 - left_out) * _stage(before, "matmul")[0]
 
 
 def _stage(one: Breakdown, stage: str) -> tuple[float, int]:

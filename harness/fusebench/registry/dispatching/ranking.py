@@ -39,7 +39,7 @@ entry's best kernel of all, the older kernels would look worse where a newer one
 and the worst of the suites is 2.25x."""
 NEAR = 0.3
 """Share of the entries around a call, weighted by their correlation, that must have timed a kernel; it is not predicted with less. A kernel
-that was only tried where it is good would else look good everywhere."""
+that was only tried where it is good would else look good everywhere.  See `_Fit._asked` for which entries are asked."""
 WIDTHS = {"bfloat16": 2, "float16": 2, "float32": 4}
 """Bytes of the dtypes that kinds name."""
 
@@ -85,7 +85,7 @@ class Ranker:
         if apart[nearest[0]] > FURTHEST:
             where = f"{_apart(key, kinds, entry)}; distance {apart[nearest[0]]:.1f}"
             return Ranking((), f"the nearest measured case ({where}) is too far; {FURTHEST} is the limit")
-        losses = fit.losses(apart, left_out)
+        losses = fit.losses(key, apart, left_out)
         order = sorted(losses, key=lambda name: (losses[name], fit.mean(name), name))
         behind = [(name, _expanded(losses[name]) - _expanded(losses[order[0]])) for name in order[1:2]]
         told = [order[0], *(f"{name} {100 * math.expm1(loss):.1f} % behind it" for name, loss in behind)]
@@ -147,7 +147,7 @@ class _Fit:
         alike = [key.sizes.keys() == one.sizes.keys() for one in self.keys]
         return numpy.where(alike, numpy.sqrt(squares), math.inf)
 
-    def losses(self, apart: numpy.ndarray[Any, Any], left_out: int | None = None) -> dict[str, float]:
+    def losses(self, key: DispatchKey, apart: numpy.ndarray[Any, Any], left_out: int | None = None) -> dict[str, float]:
         """The predicted compressed loss, of the common kernels at least 0, of each kernel that enough entries around the call timed."""
         related = _correlation(apart)
         if left_out is None:
@@ -155,10 +155,25 @@ class _Fit:
         else:
             related[left_out] = 0.0
             solved = {name: self._solve(losses, left_out) for name, losses in self._timed.items()}
-        near = {name: float(related[one.rows].sum() / related.sum()) for name, one in solved.items()}
+        near = {name: float(related[one.rows].sum() / related[self._asked(key, one.rows)].sum()) for name, one in solved.items()}
         least = min(NEAR, max(near.values()))
         found = {name: one.mean + float(related[one.rows] @ one.weights) for name, one in solved.items() if near[name] >= least}
         return {name: max(0.0, loss) if name in self._common else loss for name, loss in found.items()}
+
+    def _asked(self, key: DispatchKey, rows: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+        """Which entries count for whether a kernel that `rows` timed was tried around a call: for a call of sizes among which it was timed,
+        those of such sizes, else all.  A kernel made for few rows was not tried with many, and need not be."""
+        import numpy
+
+        everywhere = numpy.ones(len(self.keys), dtype=bool)
+        if not len(rows):
+            return everywhere
+        low, high = self._logs[rows].min(axis=0), self._logs[rows].max(axis=0)
+        logs = numpy.array([_log(key.sizes.get(name)) for name in self._sizes])
+        if ((logs < low) | (logs > high)).any():
+            return everywhere
+        among: numpy.ndarray[Any, Any] = ((self._logs >= low) & (self._logs <= high)).all(axis=1)
+        return among
 
     def mean(self, kernel: str) -> float:
         """The kernel's mean loss, compressed, over the entries that timed it."""
