@@ -76,6 +76,17 @@ def more_than_few(rows: int) -> str | None:
     return f"{rows} rows: made for at most {FEW_ROWS}" if rows > FEW_ROWS else None
 
 
+def not_few_rows(rows: int, hidden: int, *, unaligned: bool) -> str | None:
+    """Why a call is not for a version whose loads are as short as those of `few_rows_triton`; None where it is.
+
+    Args:
+        unaligned: whether 16 does not divide the stride of a row.
+    """
+    if unaligned:
+        return f"rows of {hidden}: 16 does not divide it, and Triton would load 2 or 4 bytes at a time"
+    return more_than_few(rows)
+
+
 WARPS = {"half_the_warps": 0.5, "twice_the_warps": 2.0}
 """Choices of a row kernel, by the factor of its warps: `fusebench tune` measures them."""
 

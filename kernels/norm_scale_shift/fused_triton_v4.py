@@ -7,7 +7,7 @@ import torch
 from fusebench import kernel
 
 from .._shared.few_rows_norm import launch
-from .._shared.row_tiles import WARPS, few_rows_tile, more_than_few
+from .._shared.row_tiles import WARPS, few_rows_tile, not_few_rows
 from .op import Arguments, Params
 
 
@@ -29,4 +29,4 @@ def fused_triton(call: Arguments, choice: float = 1.0) -> torch.Tensor:
 
 @fused_triton.supports
 def _(params: Params) -> bool | str:
-    return more_than_few(params.rows) or True
+    return not_few_rows(params.rows, params.hidden, unaligned=params.unaligned) or True

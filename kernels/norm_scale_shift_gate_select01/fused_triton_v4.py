@@ -6,7 +6,7 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.row_tiles import WARPS, RowTile, few_rows_tile, more_than_few
+from .._shared.row_tiles import WARPS, RowTile, few_rows_tile, not_few_rows
 from .._shared.select01.few_rows import fused
 from .op import Arguments, Params
 
@@ -26,4 +26,4 @@ def fused_triton(call: Arguments, choice: float = 1.0) -> tuple[torch.Tensor, to
 
 @fused_triton.supports
 def _(params: Params) -> bool | str:
-    return more_than_few(params.rows) or True
+    return not_few_rows(params.rows, params.hidden, unaligned=params.unaligned) or True

@@ -8,7 +8,7 @@ from fusebench import kernel
 
 from .._shared.few_rows_norm import launch
 from .._shared.modulated_norm_triton import UNCONTRACTED
-from .._shared.row_tiles import WARPS, few_rows_tile, more_than_few
+from .._shared.row_tiles import WARPS, few_rows_tile, not_few_rows
 from .op import Arguments, Params
 
 
@@ -31,4 +31,4 @@ def fused_triton(call: Arguments, choice: float = 1.0) -> tuple[torch.Tensor, to
 
 @fused_triton.supports
 def _(params: Params) -> bool | str:
-    return more_than_few(params.rows) or True
+    return not_few_rows(params.rows, params.hidden, unaligned=params.unaligned) or True

@@ -57,3 +57,17 @@ def test_rows_per_group_do_not_matter_where_all_groups_are_one(shared: Any) -> N
     undivided = shared("few_rows_triton").undivided
     assert undivided((192, 0, 3)) == (192, 0, 1)
     assert undivided((192, 64, 3)) == (192, 64, 3)
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "reason"),
+    [(op, {"tokens": 8, "hidden": 96}, None) for op in KERNELS]
+    + [(op, {"tokens": 513, "hidden": 96}, "513 rows: made for at most 512") for op in KERNELS]
+    + [(op, {"tokens": 8, "hidden": 104}, "rows of 104: 16 does not divide it") for op in KERNELS],
+)
+def test_a_call_of_many_or_unaligned_rows_is_declined(
+    bench_of: Callable[[str], Any], op: str, changes: dict[str, int], reason: str | None
+) -> None:
+    bench = bench_of(op)
+    found = bench.kernel(KERNELS[op]).reason_unsupported(bench.op.parse_params(changes))
+    assert found is None if reason is None else str(found).startswith(reason)
