@@ -20,6 +20,7 @@ import msgspec
 
 from . import nvml as nvml_backend
 from .idle import JUDGED_FIELDS, memory_allowance, unexplained_memory
+from .periodic import Periodic
 from .readings import SLOWDOWN_REASONS, GpuMonitor, GpuProcess, GpuReading, format_bytes
 from .select import Device
 
@@ -83,20 +84,15 @@ class EnvironmentMonitor:
         self._last_own_at = clock()
         self._excess_before = False
         self._unattributed = ""
-        self._stop = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._sampling = Periodic(self.sample, interval_s, name="fusebench-environment")
 
     def start(self) -> None:
         """Begin to sample in the background."""
-        self._thread = threading.Thread(target=self._loop, name="fusebench-environment", daemon=True)
-        self._thread.start()
+        self._sampling.start()
 
     def stop(self) -> None:
         """End the sampling; harmless when called twice."""
-        self._stop.set()
-        if self._thread is not None:
-            self._thread.join(timeout=10)
-            self._thread = None
+        self._sampling.stop()
 
     def __enter__(self) -> EnvironmentMonitor:
         self.start()
@@ -152,12 +148,6 @@ class EnvironmentMonitor:
         if unattributed:
             result["unattributed"] = unattributed
         return result
-
-    def _loop(self) -> None:
-        while True:
-            self.sample()
-            if self._stop.wait(self._interval_s):
-                return
 
     def _look(self, at: float) -> _Sample:
         if self._gpu is None:

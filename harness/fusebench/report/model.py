@@ -162,10 +162,12 @@ def explanation_lines(record: ModelRecord) -> list[str]:
     source = f" by stored run {found.stored}" if found.stored else ""
     off = f" ({difference_words(found, found.predicted_us)})" if found.predicted_us is not None else ""
     lines = [f"a step saves {found.measured_us / 1000:.2f} ms; predicted{source}: {_ms(found.predicted_us)}{off}"]
-    if found.reckoned_us is not None:
-        lines.append(f"  with the clocks that attention shows: {_ms(found.reckoned_us)} ({difference_words(found, found.reckoned_us)})")
-    if found.clocked_us is not None:
-        lines.append(f"  with the clocks read in timed steps: {_ms(found.clocked_us)} ({difference_words(found, found.clocked_us)})")
+    by_clocks = (("that attention shows", found.reckoned_us), ("read in timed steps", found.clocked_us))
+    lines += [
+        f"  with the clocks {which}: {_ms(time_us)} ({difference_words(found, time_us)})"
+        for which, time_us in by_clocks
+        if time_us is not None
+    ]
     if found.chains_us is not None:
         lines.append(f"  it rests on what diffusers launches; by each op's chain of torch operations it would be {_ms(found.chains_us)}")
     if found.tuned_us is not None:

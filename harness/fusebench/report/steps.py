@@ -126,12 +126,11 @@ def _saving_row(record: ModelRecord) -> list[str]:
         _title(record),
         f"{found.measured_us / 1000:.2f}",
         _milliseconds(found.predicted_us if found.chains_us is None else found.chains_us),
-        _milliseconds(found.predicted_us),
-        difference_words(found, found.predicted_us),
-        _milliseconds(found.reckoned_us),
-        difference_words(found, found.reckoned_us),
-        _milliseconds(found.clocked_us),
-        difference_words(found, found.clocked_us),
+        *(
+            text
+            for time_us in (found.predicted_us, found.reckoned_us, found.clocked_us)
+            for text in (_milliseconds(time_us), difference_words(found, time_us))
+        ),
         DASH if found.unexplained_us is None else share_words(found.unexplained_us, found),
     ]
 

@@ -23,8 +23,8 @@ from fusebench.registry.signature import positional_names
 from fusebench.schema import Close, KernelId, Language, Role
 from helpers.matrices import few
 
-TRITON = ("fused_triton@1", "fused_triton@2", "fused_triton@3", "fused_triton@5", "split_triton@1")
 FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@3", "fused_triton@5")
+TRITON = (*FUSED, "split_triton@1")
 EVERYWHERE = [*TRITON, pytest.param("fused_cuda@1", marks=pytest.mark.gpu)]
 ONE_PASS = [*FUSED, pytest.param("fused_cuda@1", marks=pytest.mark.gpu)]
 

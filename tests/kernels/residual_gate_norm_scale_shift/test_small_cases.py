@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 
-TRITON = ("fused_triton@1", "fused_triton@2", "fused_triton@4", "split_triton@1")
 FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@4")
+TRITON = (*FUSED, "split_triton@1")
 
 CASES: dict[str, dict[str, Any]] = {
     "no gate": {"gate": "none", "batch": 2},

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from ...device import nvml
+from ...device.periodic import Periodic
 from ...device.readings import GpuUnavailableError
 from ...schema.models import LoopTime, StepTime
 from ..denoise import Denoising
@@ -50,21 +50,18 @@ class SmClock:
         self._read: Callable[[str], float | None] | None = None
         self._running: list[tuple[float, float]] = []
         self._began = math.inf
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="fusebench-sm-clock", daemon=True)
+        self._looking = Periodic(self.look, CLOCK_EVERY_S, name="fusebench-sm-clock")
         if uuid:
             with contextlib.suppress(GpuUnavailableError):
                 self._read = nvml.open_monitor().sm_mhz
 
     def __enter__(self) -> Self:
         if self._read is not None:
-            self._thread.start()
+            self._looking.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stop.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=10)
+        self._looking.stop()
 
     def look(self) -> None:
         """Read the clock now, for the step that runs."""
@@ -83,10 +80,6 @@ class SmClock:
     def mean(self, variant: str) -> float:
         """Mean in MHz; 0 where nothing was read."""
         return statistics.fmean(self._seen[variant]) if self._seen[variant] else 0.0
-
-    def _watch(self) -> None:
-        while not self._stop.wait(CLOCK_EVERY_S):
-            self.look()
 
 
 def timed_steps(

@@ -120,7 +120,7 @@ class _Fit:
 
         self.keys = [DispatchKey(entry.sizes, dict(kinds), entry.traits) for kinds, entry in places]
         self._sizes = sorted({name for key in self.keys for name in key.sizes})
-        self._logs = numpy.array([[_log(key.sizes.get(name)) for name in self._sizes] for key in self.keys]).reshape(len(places), -1)
+        self._logs = numpy.array([self._logs_of(key) for key in self.keys]).reshape(len(places), -1)
         self._deviations = numpy.maximum(self._logs.std(axis=0), LEAST_DEVIATION)
         self.between = numpy.array([self.distances(key) for key in self.keys]).reshape(len(places), -1)
         counts = Counter(time.kernel for _, entry in places for time in entry.times)
@@ -141,8 +141,7 @@ class _Fit:
         """From `key` to every entry, in standard deviations of a size; infinite where one names other sizes."""
         import numpy
 
-        logs = numpy.array([_log(key.sizes.get(name)) for name in self._sizes])
-        squares = (((self._logs - logs) / self._deviations) ** 2).sum(axis=1)
+        squares = (((self._logs - self._logs_of(key)) / self._deviations) ** 2).sum(axis=1)
         squares += [_unlike(key.kinds, one.kinds) + TRAIT**2 * len({*key.traits} ^ {*one.traits}) for one in self.keys]
         alike = [key.sizes.keys() == one.sizes.keys() for one in self.keys]
         return numpy.where(alike, numpy.sqrt(squares), math.inf)
@@ -155,25 +154,31 @@ class _Fit:
         else:
             related[left_out] = 0.0
             solved = {name: self._solve(losses, left_out) for name, losses in self._timed.items()}
-        near = {name: float(related[one.rows].sum() / related[self._asked(key, one.rows)].sum()) for name, one in solved.items()}
+        call = self._logs_of(key)
+        near = {name: float(related[one.rows].sum() / related[self._asked(call, one.rows)].sum()) for name, one in solved.items()}
         least = min(NEAR, max(near.values()))
         found = {name: one.mean + float(related[one.rows] @ one.weights) for name, one in solved.items() if near[name] >= least}
         return {name: max(0.0, loss) if name in self._common else loss for name, loss in found.items()}
 
-    def _asked(self, key: DispatchKey, rows: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+    def _logs_of(self, key: DispatchKey) -> numpy.ndarray[Any, Any]:
+        """Doublings of each size that the entries name."""
+        import numpy
+
+        return numpy.array([_log(key.sizes.get(name)) for name in self._sizes])
+
+    def _asked(self, call: numpy.ndarray[Any, Any], rows: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
         """Which entries count for whether a kernel that `rows` timed was tried around a call: for a call of sizes among which it was timed,
         those of such sizes, else all.  A kernel made for few rows was not tried with many, and need not be."""
         import numpy
 
-        everywhere = numpy.ones(len(self.keys), dtype=bool)
-        if not len(rows):
-            return everywhere
-        low, high = self._logs[rows].min(axis=0), self._logs[rows].max(axis=0)
-        logs = numpy.array([_log(key.sizes.get(name)) for name in self._sizes])
-        if ((logs < low) | (logs > high)).any():
-            return everywhere
-        among: numpy.ndarray[Any, Any] = ((self._logs >= low) & (self._logs <= high)).all(axis=1)
-        return among
+        timed = self._logs[rows]
+        low, high = timed.min(axis=0, initial=math.inf), timed.max(axis=0, initial=-math.inf)
+
+        def among(logs: numpy.ndarray[Any, Any]) -> numpy.ndarray[Any, Any]:
+            inside: numpy.ndarray[Any, Any] = ((low <= logs) & (logs <= high)).all(axis=-1)
+            return inside
+
+        return among(self._logs) if among(call) else numpy.ones(len(self.keys), dtype=bool)
 
     def mean(self, kernel: str) -> float:
         """The kernel's mean loss, compressed, over the entries that timed it."""
