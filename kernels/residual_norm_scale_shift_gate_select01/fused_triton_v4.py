@@ -6,7 +6,7 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.row_tiles import WARPS, RowTile, few_rows_tile, not_few_rows
+from .._shared.row_tiles import WARPS, not_few_rows
 from .._shared.select01.few_rows import fused
 from .op import Arguments, Params
 
@@ -17,11 +17,7 @@ from .op import Arguments, Params
 )  # fmt: skip
 def fused_triton(call: Arguments, choice: float = 1.0) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns (y, v, gate_out), each `[B, L, C]`."""
-
-    def tile(hidden: int) -> RowTile:
-        return few_rows_tile(hidden, choice)
-
-    return fused(call, tile)
+    return fused(call, choice)
 
 
 @fused_triton.supports

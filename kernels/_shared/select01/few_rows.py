@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import triton
@@ -13,7 +12,7 @@ from fusebench.registry.launching import tracing
 
 from ..few_rows_triton import load_row, place, wide
 from ..row_norm_triton import load_parameter, normalise, row_statistics
-from ..row_tiles import RowTile
+from ..row_tiles import few_rows_tile
 from .launch import modulate
 from .plan import rows_of
 
@@ -96,8 +95,8 @@ def _few_select01(
     tl.store(y_ptr + target, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-def fused(call: Any, tile: Callable[[int], RowTile]) -> Any:
-    """Either select01 op in one launch; arguments, results and errors as `.launch.fused`, with tiles of one row in one block."""
+def fused(call: Any, factor: float) -> Any:
+    """Either select01 op in one launch, with `factor` times the warps of `few_rows_tile`; results and errors as of `.launch.fused`."""
     plan = call.checked()
     call.require_gpu()
     outputs, x = call.allocate(), call.x
@@ -106,7 +105,7 @@ def fused(call: Any, tile: Callable[[int], RowTile]) -> Any:
     residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
     other, factor = (x, x) if residual is None else (residual, gate)
     sets = [(stride, 0) for stride in plan.row_strides]
-    block = tile(plan.hidden)
+    tile = few_rows_tile(plan.hidden, factor)
     kernel: Any = launchable(_few_select01)
     kernel[(plan.tokens, plan.batch)](
         x,
@@ -127,7 +126,7 @@ def fused(call: Any, tile: Callable[[int], RowTile]) -> Any:
         *plan.index_strides,
         call.eps,
         D=plan.hidden,
-        BLOCK=block.head,
+        BLOCK=tile.head,
         RESIDUAL=residual is not None,
         WEIGHT=call.weight is not None,
         BIAS=call.bias is not None,
@@ -135,7 +134,7 @@ def fused(call: Any, tile: Callable[[int], RowTile]) -> Any:
         WIDE=wide(
             plan.tokens, plan.batch, plan.hidden, *(one.stride() for one in (x, other, factor, outputs[0])), plan.index_strides, *sets
         ),
-        num_warps=block.num_warps,
+        num_warps=tile.num_warps,
         **({} if tracing() else {"enable_fp_fusion": False}),  # as in `.launch.launch`
     )
     return outputs

@@ -11,7 +11,7 @@ import torch
 
 from fusebench.errors import KernelArgumentError
 
-KERNELS = ("fused_triton@1", "fused_triton@2", "fused_cuda@1", "split_triton@1")
+KERNELS = ("fused_triton@1", "fused_triton@2", "fused_triton@3", "fused_cuda@1", "split_triton@1")
 
 TOKENS, HEADS, DIM = 4, 3, 64
 Q = (TOKENS, HEADS, DIM)
@@ -136,7 +136,7 @@ def test_one_token_may_have_any_token_stride(op: Any) -> None:
     assert op.params_of(**call).tokens == 1
 
 
-@pytest.mark.parametrize("name", ["fused_triton@1", "fused_triton@2", "fused_cuda@1", "split_triton@1"])
+@pytest.mark.parametrize("name", ["fused_triton@1", "fused_triton@2", "fused_triton@3", "fused_cuda@1", "split_triton@1"])
 def test_a_kernel_given_host_memory_refuses_it_instead_of_faulting(collection: Any, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(KernelArgumentError, match="argument q: found device cpu; accepted is a CUDA device"):

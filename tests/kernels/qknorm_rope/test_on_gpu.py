@@ -16,7 +16,7 @@ from fusebench.registry import Collection, dispatch
 pytestmark = pytest.mark.gpu
 
 ROOT = Path(__file__).parents[3]
-FUSED = ("fused_triton@1", "fused_triton@2", "fused_cuda@1")
+FUSED = ("fused_triton@1", "fused_triton@2", "fused_triton@3", "fused_cuda@1")
 TENSORS = ("q", "k", "q_weight", "k_weight", "cos_sin_cache", "positions")
 
 

@@ -80,7 +80,7 @@ def test_the_tuned_kernel_passes_the_gate(bench: Any, parse: Any, name: str) -> 
     assert accuracy.contract == "close(1.5x split)"
 
 
-@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2"])
+@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "fused_triton@3"])
 @pytest.mark.parametrize("name", CASES)
 def test_a_fused_kernel_rounds_once(bench: Any, parse: Any, one_rounding: Any, kernel: str, name: str) -> None:
     # A token is enough for all but the strides, which differ where the heads do.
@@ -129,7 +129,7 @@ def test_two_roundings_keep_to_the_split_chains_error(bench: Any, parse: Any, ke
         assert judge_close(merge(ours), merge(due), 1.5, floor_ulps(torch.bfloat16)) is None, name
 
 
-@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2"])
+@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "fused_triton@3"])
 def test_the_rounded_norm_is_another_result_than_the_default(bench: Any, parse: Any, kernel: str) -> None:
     buffers = bench.buffers(parse())
     default, rounded = (bench.run(kernel, parse(mode=mode), buffers) for mode in ("default", "round_norm"))
@@ -187,7 +187,7 @@ def test_more_than_one_rounding_is_seen(bench: Any, parse: Any, one_rounding: An
 SPECIAL = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
 
 
-@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "split_triton@1"])
+@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "fused_triton@3", "split_triton@1"])
 @pytest.mark.parametrize("layout", ["interleaved", "neox"])
 @pytest.mark.parametrize("special", SPECIAL)
 def test_nan_and_inf_stay_in_their_head_and_zeros_stay_zero(bench: Any, parse: Any, kernel: str, layout: str, special: str) -> None:
@@ -212,14 +212,14 @@ def test_nan_and_inf_stay_in_their_head_and_zeros_stay_zero(bench: Any, parse: A
         assert outputs["q"][0, 1].isnan().nonzero().flatten().tolist() == ([4, 5] if layout == "interleaved" else [5, 37])
 
 
-@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "split_triton@1"])
+@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "fused_triton@3", "split_triton@1"])
 def test_an_empty_batch_is_no_launch(bench: Any, kernel: str) -> None:
     empty = torch.ones(0, 3, 64, device=bench.device)
     cache, positions = torch.ones(1, 64, device=bench.device), torch.zeros(0, dtype=torch.int64, device=bench.device)
     bench.kernel(kernel)(empty, empty.clone(), None, None, cache, positions)
 
 
-@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "split_triton@1"])
+@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "fused_triton@3", "split_triton@1"])
 def test_a_packed_projections_values_and_gaps_are_left_alone(bench: Any, parse: Any, kernel: str) -> None:
     params = parse(heads=4, kv_heads=2, head_dim=80, packed=True)
     buffers = {name: buffer.clone() for name, buffer in bench.buffers(params).items()}
@@ -230,7 +230,7 @@ def test_a_packed_projections_values_and_gaps_are_left_alone(bench: Any, parse: 
     assert not torch.equal(buffers["qkv"][:, :6], before)
 
 
-@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "split_triton@1"])
+@pytest.mark.parametrize("kernel", ["fused_triton@1", "fused_triton@2", "fused_triton@3", "split_triton@1"])
 def test_a_single_head_may_have_any_head_stride(bench: Any, parse: Any, kernel: str) -> None:
     params = parse(kv_heads=1, tokens=3)
     buffers = bench.buffers(params)

@@ -18,7 +18,7 @@ from fusebench.accuracy import check_kernel, judge_bitwise
 from helpers.matrices import few
 
 NEOX = {"layout": "neox"}
-KERNELS = ("fused_triton@1", "fused_triton@2", "split_triton@1")
+KERNELS = ("fused_triton@1", "fused_triton@2", "fused_triton@3", "split_triton@1")
 
 CASES: dict[str, dict[str, Any]] = {
     "interleaved": {},
