@@ -26,8 +26,18 @@ MOST_ELEMENTS = 512
 """Of q, and as many of k, in a program of one warp."""
 
 
-CHOICES = {"one_head": 1, "two_heads": 2, "four_heads": 4}
-"""Choices, by the heads of a program: `fusebench tune` measures them."""
+
+class Tile(NamedTuple):
+    heads: int
+    """Heads of q, and as many of k, per program, a power of two."""
+    num_warps: int
+
+
+CHOICES = {
+    "one_warp": Tile(1, 1), "two_heads": Tile(2, 1), "two_warps": Tile(2, 2), "four_heads_two_warps": Tile(4, 2), "four_warps": Tile(4, 4),
+    "eight_heads_four_warps": Tile(8, 4),
+}  # fmt: skip
+"""`fusebench tune` measures them."""
 
 
 class Heads(NamedTuple):
@@ -53,8 +63,9 @@ def store_part(pointer, heads, first, values, EXTENT: tl.constexpr, HEADS: tl.co
 
 
 @triton.jit
-def load_weights(weight_ptr, first, EXTENT: tl.constexpr, AFFINE: tl.constexpr):
-    columns = tl.arange(0, triton.next_power_of_2(EXTENT))[None, :]
+def load_weights(weight_ptr, heads, first, EXTENT: tl.constexpr, AFFINE: tl.constexpr):
+    """The weights once for each head `[heads, BLOCK]`: one row of them would pass through shared memory to several warps."""
+    columns = heads * 0 + tl.arange(0, triton.next_power_of_2(EXTENT))[None, :]
     return load_weight(weight_ptr + first, columns, columns < EXTENT, AFFINE)
 
 
@@ -71,16 +82,16 @@ def load_heads(
     if INTERLEAVED:
         a = load_part(pointer, heads, 0, D if NORM else R, HEADS, D)
         if NORM:
-            weight = load_weights(weight_ptr, 0, D, AFFINE)
+            weight = load_weights(weight_ptr, heads, 0, D, AFFINE)
     else:
         a = load_part(pointer, heads, 0, R // 2, HEADS, D)
         b = load_part(pointer, heads, R // 2, R // 2, HEADS, D)
         if NORM:
-            weight = load_weights(weight_ptr, 0, R // 2, AFFINE)
-            weight_b = load_weights(weight_ptr, R // 2, R // 2, AFFINE)
+            weight = load_weights(weight_ptr, heads, 0, R // 2, AFFINE)
+            weight_b = load_weights(weight_ptr, heads, R // 2, R // 2, AFFINE)
             if R != D:
                 rest = load_part(pointer, heads, R, D - R, HEADS, D)
-                weight_rest = load_weights(weight_ptr, R, D - R, AFFINE)
+                weight_rest = load_weights(weight_ptr, heads, R, D - R, AFFINE)
     return a, b, rest, weight, weight_b, weight_rest
 
 
@@ -164,7 +175,7 @@ def _few_heads(
             k_row, k_weight_ptr, heads, K_HEADS, D, R, INTERLEAVED, NORM, AFFINE
         )
     BLOCK: tl.constexpr = triton.next_power_of_2(D if INTERLEAVED and NORM else R) // 2
-    columns = tl.arange(0, BLOCK)[None, :]
+    columns = heads * 0 + tl.arange(0, BLOCK)[None, :]  # for each head, as weights are
     angles = columns + (position + position_offset) * (R if JOINT else HALF)
     cos = tl.load(cos_ptr + angles, mask=columns < HALF, other=0.0).to(tl.float32)
     sin = tl.load(sin_ptr + (angles + (HALF if JOINT else 0)), mask=columns < HALF, other=0.0).to(tl.float32)
@@ -220,7 +231,7 @@ def launch(
     layout: str,
     norm: bool,
     round_norm: bool = False,
-    choice: int | None = None,
+    choice: Tile | None = None,
     options: Mapping[str, Any],
 ) -> None:
     """One launch over q and k, in place; shapes as in the ops' `op.py`.
@@ -236,9 +247,9 @@ def launch(
         return
     other, other_heads = (q, Heads(0, 0, 0)) if k is None or k_heads is None else (k, k_heads)
     rotary = cos_cache.shape[1] * (1 if sin_cache is None else 2)
-    block = choice or block_heads(samples * tokens, head_dim if norm else rotary, q_heads.heads, other_heads.heads)
+    tile = choice or Tile(block_heads(samples * tokens, head_dim if norm else rotary, q_heads.heads, other_heads.heads), 1)
     kernel: Any = launchable(_few_heads)
-    kernel[(tokens, samples, -(-max(q_heads.heads, other_heads.heads) // block))](
+    kernel[(tokens, samples, -(-max(q_heads.heads, other_heads.heads) // tile.heads))](
         q,
         other,
         q if q_weight is None else q_weight,  # never read without AFFINE
@@ -255,7 +266,7 @@ def launch(
         K_HEADS=other_heads.heads,
         D=head_dim,
         R=rotary,
-        BLOCK_H=block,
+        BLOCK_H=tile.heads,
         INTERLEAVED=layout == "interleaved",
         NORM=norm,
         ROUND=round_norm,
@@ -265,6 +276,6 @@ def launch(
         SAMPLES=samples > 1,
         WIDE=cos_cache.numel() > 2**31
         or any(wide(tokens, samples, each.heads * head_dim, each[1:]) for each in (q_heads, other_heads)),
-        num_warps=1,
+        num_warps=tile.num_warps,
         **options,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusebench import kernel
 
-from .._shared.few_heads_triton import CHOICES, Heads, declined, launch
+from .._shared.few_heads_triton import CHOICES, Heads, Tile, declined, launch
 from ._triton import UNCONTRACTED
 from .op import ITEM_SIZES, Arguments, Params
 
@@ -13,7 +13,7 @@ from .op import ITEM_SIZES, Arguments, Params
     "qknorm_rope", "fused_triton", version=3, role="fused", language="triton", replay=True,
     note="for few tokens: asks for every operand at once, and soon after its start", choices=CHOICES,
 )  # fmt: skip
-def fused_triton(call: Arguments, choice: int | None = None) -> None:
+def fused_triton(call: Arguments, choice: Tile | None = None) -> None:
     """Overwrites q and k."""
     call.checked()
     call.require_gpu()

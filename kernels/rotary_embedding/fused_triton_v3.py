@@ -5,7 +5,7 @@ from __future__ import annotations
 from fusebench import Bitwise, kernel
 from fusebench.registry.layouts import check_device
 
-from .._shared.few_heads_triton import CHOICES, Heads, declined, launch
+from .._shared.few_heads_triton import CHOICES, Heads, Tile, declined, launch
 from ._plan import OP
 from ._triton import UNCONTRACTED
 from .op import ITEM_SIZES, Arguments, Params
@@ -16,7 +16,7 @@ from .op import ITEM_SIZES, Arguments, Params
     contract=Bitwise("rotary_embedding/split_torch@1"), note="for few tokens: asks for every operand at once, and soon after its start",
     choices=CHOICES,
 )  # fmt: skip
-def fused_triton(call: Arguments, choice: int | None = None) -> None:
+def fused_triton(call: Arguments, choice: Tile | None = None) -> None:
     """Overwrites q and k."""
     plan = call.checked()
     check_device(OP, "q", call.q, interpreted=True)

@@ -103,14 +103,14 @@ def fused(call: Any, factor: float) -> Any:
     if plan.rows == 0:
         return outputs
     residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
-    other, factor = (x, x) if residual is None else (residual, gate)
+    other, multiplier = (x, x) if residual is None else (residual, gate)
     sets = [(stride, 0) for stride in plan.row_strides]
     tile = few_rows_tile(plan.hidden, factor)
     kernel: Any = launchable(_few_select01)
     kernel[(plan.tokens, plan.batch)](
         x,
         other,  # pointers of stages that are left out are never read
-        factor,
+        multiplier,
         x if call.weight is None else call.weight,
         x if call.bias is None else call.bias,
         *rows_of(call),
@@ -121,7 +121,7 @@ def fused(call: Any, factor: float) -> Any:
         plan.tokens,
         *x.stride()[:2],
         *other.stride()[:2],
-        *factor.stride()[:2],
+        *multiplier.stride()[:2],
         *plan.row_strides,
         *plan.index_strides,
         call.eps,
@@ -132,7 +132,7 @@ def fused(call: Any, factor: float) -> Any:
         BIAS=call.bias is not None,
         SAMPLES=plan.batch > 1,
         WIDE=wide(
-            plan.tokens, plan.batch, plan.hidden, *(one.stride() for one in (x, other, factor, outputs[0])), plan.index_strides, *sets
+            plan.tokens, plan.batch, plan.hidden, *(one.stride() for one in (x, other, multiplier, outputs[0])), plan.index_strides, *sets
         ),
         num_warps=tile.num_warps,
         **({} if tracing() else {"enable_fp_fusion": False}),  # as in `.launch.launch`
