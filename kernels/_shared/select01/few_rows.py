@@ -10,7 +10,7 @@ import triton.language as tl
 from fusebench import launchable
 from fusebench.registry.launching import tracing
 
-from ..few_rows_triton import load_row, place, wide
+from ..few_rows_triton import NEVER, await_too, load_row, place, wide
 from ..row_norm_triton import load_parameter, normalise, row_statistics
 from ..row_tiles import few_rows_tile
 from .launch import modulate
@@ -58,6 +58,7 @@ def _few_select01(
     index_sample,
     index_token,
     eps,
+    never,
     D: tl.constexpr,
     BLOCK: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -78,20 +79,29 @@ def _few_select01(
     if RESIDUAL:
         residual = load_row(residual_ptr, columns, mask, token, sample, residual_sample, residual_token, SAMPLES).to(tl.float32)
         factor = load_row(residual_gate_ptr, columns, mask, token, sample, residual_gate_sample, residual_gate_token, SAMPLES)
-        x = residual + x * factor.to(tl.float32)
     gate_zero, gate_one = load_sets(gate0_ptr, gate1_ptr, columns, mask, sample, gate0_sample, gate1_sample, SAMPLES)
     scale_zero, scale_one = load_sets(scale0_ptr, scale1_ptr, columns, mask, sample, scale0_sample, scale1_sample, SAMPLES)
     shift_zero, shift_one = load_sets(shift0_ptr, shift1_ptr, columns, mask, sample, shift0_sample, shift1_sample, SAMPLES)
     weight = load_parameter(weight_ptr, columns, WEIGHT, D)
     bias = load_parameter(bias_ptr, columns, BIAS, D)
-    target = columns + (sample * tokens + token) * D
     # Selected, not reckoned: a NaN of the other set must stay there.
-    tl.store(gate_out_ptr + target, tl.where(chosen, gate_one, gate_zero).to(gate_out_ptr.dtype.element_ty), mask=mask)
+    gate = tl.where(chosen, gate_one, gate_zero)
+    scale = tl.where(chosen, scale_one, scale_zero)
+    shift = tl.where(chosen, shift_one, shift_zero)
+    x = await_too(x, gate, never, True)
+    x = await_too(x, scale, never, True)
+    x = await_too(x, shift, never, True)
+    x = await_too(x, weight, never, WEIGHT)
+    x = await_too(x, bias, never, BIAS)
+    if RESIDUAL:
+        x = residual + x * factor.to(tl.float32)
+    mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, True)
+    y = normalise(x, mean, inverse, weight, bias, True, WEIGHT, BIAS)
+    y = modulate(y, scale, shift)
+    target = columns + (sample * tokens + token) * D
+    tl.store(gate_out_ptr + target, gate.to(gate_out_ptr.dtype.element_ty), mask=mask)
     if RESIDUAL:
         tl.store(v_ptr + target, x.to(v_ptr.dtype.element_ty), mask=mask)
-    mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, True)
-    x = normalise(x, mean, inverse, weight, bias, True, WEIGHT, BIAS)
-    y = modulate(x, tl.where(chosen, scale_one, scale_zero), tl.where(chosen, shift_one, shift_zero))
     tl.store(y_ptr + target, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -125,6 +135,7 @@ def fused(call: Any, factor: float) -> Any:
         *plan.row_strides,
         *plan.index_strides,
         call.eps,
+        NEVER,
         D=plan.hidden,
         BLOCK=tile.head,
         RESIDUAL=residual is not None,
