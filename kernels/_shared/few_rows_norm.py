@@ -12,7 +12,7 @@ import triton.language as tl
 from fusebench import launchable
 from fusebench.registry.launching import tracing
 
-from .few_rows_triton import NEVER, await_too, load_modulated, load_row, place, undivided, wide
+from .few_rows_triton import load_modulated, load_row, place, undivided, wide
 from .modulated_norm_triton import residual_gate
 from .modulation import address, addressing
 from .norm_arguments import Plan
@@ -46,7 +46,6 @@ def _few_modulated(
     shift_group,
     shift_rows,
     eps,
-    never,
     D: tl.constexpr,
     BLOCK: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -71,10 +70,6 @@ def _few_modulated(
     shift = load_modulated(shift_ptr, columns, mask, token, sample, shift_sample, shift_group, shift_rows, SHIFT, SAMPLES)
     weight = load_parameter(weight_ptr, columns, WEIGHT, D)
     bias = load_parameter(bias_ptr, columns, BIAS, D)
-    x = await_too(x, scale, never, SCALE >= 0)
-    x = await_too(x, shift, never, SHIFT >= 0)
-    x = await_too(x, weight, never, WEIGHT)
-    x = await_too(x, bias, never, BIAS)
     target = columns + (sample * tokens + token) * D
     if RESIDUAL:
         rounded = residual_gate(x, residual, gate, GATE, v_ptr.dtype.element_ty)
@@ -128,7 +123,6 @@ def launch(
         *scale_at,
         *shift_at,
         eps,
-        NEVER,
         D=plan.hidden,
         BLOCK=tile.head,
         RESIDUAL=residual is not None,

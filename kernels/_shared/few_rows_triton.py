@@ -57,23 +57,6 @@ def load_modulated(
     return values
 
 
-@triton.jit
-def await_too(x, value, never, PRESENT: tl.constexpr):
-    """x, which depends on `value` as well, so that the compiler asks for both before it waits for x.
-
-    Otherwise it asks behind the sums of x for what it needs behind them, to spare registers, and the latency of that load is added to that
-    of x. `never` is 0, which the compiler does not know; no bit of x is changed.
-    """
-    if PRESENT:
-        bits = value.to(tl.float32).to(tl.int32, bitcast=True) & never
-        x = (x.to(tl.int32, bitcast=True) ^ bits).to(tl.float32, bitcast=True)
-    return x
-
-
-NEVER = 0
-"""The argument of `await_too`."""
-
-
 def undivided(at: tuple[int, int, int]) -> tuple[int, int, int]:
     """A modulation's `address` whose rows per group is 1 where the group does not matter: Triton compiles no division by 1."""
     return at if at[1] else (at[0], 0, 1)

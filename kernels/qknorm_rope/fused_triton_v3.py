@@ -1,11 +1,10 @@
-"""For few tokens: a warp has a head of q and of k, and its first load comes soon after its start (`_shared/few_heads_triton.py`)."""
+"""For few tokens: a warp has a head of q and of k, and its first load comes soon after its start (`qknorm_rope/_few_tokens.py`)."""
 
 from __future__ import annotations
 
 from fusebench import kernel
 
-from .._shared.few_heads_triton import CHOICES, Heads, Tile, declined, launch
-from ._triton import UNCONTRACTED
+from ._few_tokens import CHOICES, Heads, Tile, declined, launch
 from .op import ITEM_SIZES, Arguments, Params
 
 
@@ -23,7 +22,6 @@ def fused_triton(call: Arguments, choice: Tile | None = None) -> None:
         q, k, Heads(heads, 0, q.stride(0)), Heads(k.shape[1], 0, k.stride(0)), samples=1, tokens=tokens, head_dim=head_dim,
         q_weight=call.q_weight, k_weight=call.k_weight, cos_cache=call.cos_sin_cache, sin_cache=None, positions=call.positions,
         position_offset=call.position_offset, eps=call.eps, layout=call.layout, norm=True, round_norm=call.round_norm, choice=choice,
-        options=UNCONTRACTED,
     )  # fmt: skip
 
 

@@ -1,13 +1,12 @@
-"""For few tokens: a warp has a head of q and of k, and its first load comes soon after its start (`_shared/few_heads_triton.py`)."""
+"""For few tokens: a warp has a head of q and of k, and its first load comes soon after its start (`qknorm_rope/_few_tokens.py`)."""
 
 from __future__ import annotations
 
 from fusebench import Bitwise, kernel
 from fusebench.registry.layouts import check_device
 
-from .._shared.few_heads_triton import CHOICES, Heads, Tile, declined, launch
+from ..qknorm_rope._few_tokens import CHOICES, Heads, Tile, declined, launch
 from ._plan import OP
-from ._triton import UNCONTRACTED
 from .op import ITEM_SIZES, Arguments, Params
 
 
@@ -24,7 +23,7 @@ def fused_triton(call: Arguments, choice: Tile | None = None) -> None:
     launch(
         call.q, call.k, q, k, samples=plan.batch, tokens=plan.tokens, head_dim=plan.head_dim, cos_cache=call.cos_cache,
         sin_cache=call.sin_cache, positions=call.positions, position_offset=call.position_offset, layout=call.layout, norm=False,
-        choice=choice, options=UNCONTRACTED,
+        choice=choice,
     )  # fmt: skip
 
 

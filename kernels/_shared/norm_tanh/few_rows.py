@@ -11,7 +11,7 @@ import triton.language as tl
 from fusebench import launchable
 from fusebench.registry.launching import tracing
 
-from ..few_rows_triton import NEVER, await_too, load_modulated, load_row, place, undivided, wide
+from ..few_rows_triton import load_modulated, load_row, place, undivided, wide
 from ..modulation import address, addressing
 from ..row_norm_triton import load_parameter, normalise, row_statistics
 from ..row_tiles import RowTile
@@ -44,7 +44,6 @@ def _few_norm_tanh(
     scale2_group,
     scale2_rows,
     eps,
-    never,
     D: tl.constexpr,
     BLOCK: tl.constexpr,
     LAYER: tl.constexpr,
@@ -72,13 +71,6 @@ def _few_norm_tanh(
     scale2 = load_modulated(scale2_ptr, columns, mask, token, sample, scale2_sample, scale2_group, scale2_rows, SCALE2, SAMPLES)
     weight2 = load_parameter(weight2_ptr, columns, WEIGHT2, D)
     bias2 = load_parameter(bias2_ptr, columns, BIAS2, D)
-    x = await_too(x, residual, never, True)
-    x = await_too(x, gate, never, True)
-    x = await_too(x, weight, never, WEIGHT)
-    x = await_too(x, bias, never, BIAS)
-    x = await_too(x, scale2, never, SCALE2 >= 0)
-    x = await_too(x, weight2, never, WEIGHT2)
-    x = await_too(x, bias2, never, BIAS2)
     target = columns + (sample * tokens + token) * D
     mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, LAYER)
     rounded = gated_sum(normalise(x, mean, inverse, weight, bias, LAYER, WEIGHT, BIAS), residual, gate, y_ptr.dtype.element_ty, SHORT)
@@ -133,7 +125,6 @@ def launch(
         *gate_at,
         *scale2_at,
         eps,
-        NEVER,
         D=plan.hidden,
         BLOCK=tile.head,
         LAYER=norm == "layer",

@@ -10,7 +10,7 @@ import triton.language as tl
 from fusebench import launchable
 from fusebench.registry.launching import tracing
 
-from ..few_rows_triton import NEVER, await_too, load_row, place, wide
+from ..few_rows_triton import load_row, place, wide
 from ..row_norm_triton import load_parameter, normalise, row_statistics
 from ..row_tiles import few_rows_tile
 from .launch import modulate
@@ -58,7 +58,6 @@ def _few_select01(
     index_sample,
     index_token,
     eps,
-    never,
     D: tl.constexpr,
     BLOCK: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -79,48 +78,39 @@ def _few_select01(
     if RESIDUAL:
         residual = load_row(residual_ptr, columns, mask, token, sample, residual_sample, residual_token, SAMPLES).to(tl.float32)
         factor = load_row(residual_gate_ptr, columns, mask, token, sample, residual_gate_sample, residual_gate_token, SAMPLES)
+        x = residual + x * factor.to(tl.float32)
     gate_zero, gate_one = load_sets(gate0_ptr, gate1_ptr, columns, mask, sample, gate0_sample, gate1_sample, SAMPLES)
     scale_zero, scale_one = load_sets(scale0_ptr, scale1_ptr, columns, mask, sample, scale0_sample, scale1_sample, SAMPLES)
     shift_zero, shift_one = load_sets(shift0_ptr, shift1_ptr, columns, mask, sample, shift0_sample, shift1_sample, SAMPLES)
     weight = load_parameter(weight_ptr, columns, WEIGHT, D)
     bias = load_parameter(bias_ptr, columns, BIAS, D)
-    # Selected, not reckoned: a NaN of the other set must stay there.
-    gate = tl.where(chosen, gate_one, gate_zero)
-    scale = tl.where(chosen, scale_one, scale_zero)
-    shift = tl.where(chosen, shift_one, shift_zero)
-    x = await_too(x, gate, never, True)
-    x = await_too(x, scale, never, True)
-    x = await_too(x, shift, never, True)
-    x = await_too(x, weight, never, WEIGHT)
-    x = await_too(x, bias, never, BIAS)
-    if RESIDUAL:
-        x = residual + x * factor.to(tl.float32)
-    mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, True)
-    y = normalise(x, mean, inverse, weight, bias, True, WEIGHT, BIAS)
-    y = modulate(y, scale, shift)
     target = columns + (sample * tokens + token) * D
-    tl.store(gate_out_ptr + target, gate.to(gate_out_ptr.dtype.element_ty), mask=mask)
+    # Selected, not reckoned: a NaN of the other set must stay there.
+    tl.store(gate_out_ptr + target, tl.where(chosen, gate_one, gate_zero).to(gate_out_ptr.dtype.element_ty), mask=mask)
     if RESIDUAL:
         tl.store(v_ptr + target, x.to(v_ptr.dtype.element_ty), mask=mask)
+    mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, True)
+    x = normalise(x, mean, inverse, weight, bias, True, WEIGHT, BIAS)
+    y = modulate(x, tl.where(chosen, scale_one, scale_zero), tl.where(chosen, shift_one, shift_zero))
     tl.store(y_ptr + target, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
-def fused(call: Any, factor: float) -> Any:
-    """Either select01 op in one launch, with `factor` times the warps of `few_rows_tile`; results and errors as of `.launch.fused`."""
+def fused(call: Any, warps: float) -> Any:
+    """Either select01 op in one launch, with `warps` times those of `few_rows_tile`; results and errors as of `.launch.fused`."""
     plan = call.checked()
     call.require_gpu()
     outputs, x = call.allocate(), call.x
     if plan.rows == 0:
         return outputs
     residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
-    other, multiplier = (x, x) if residual is None else (residual, gate)
+    other, factor = (x, x) if residual is None else (residual, gate)
     sets = [(stride, 0) for stride in plan.row_strides]
-    tile = few_rows_tile(plan.hidden, factor)
+    tile = few_rows_tile(plan.hidden, warps)
     kernel: Any = launchable(_few_select01)
     kernel[(plan.tokens, plan.batch)](
         x,
         other,  # pointers of stages that are left out are never read
-        multiplier,
+        factor,
         x if call.weight is None else call.weight,
         x if call.bias is None else call.bias,
         *rows_of(call),
@@ -131,11 +121,10 @@ def fused(call: Any, factor: float) -> Any:
         plan.tokens,
         *x.stride()[:2],
         *other.stride()[:2],
-        *multiplier.stride()[:2],
+        *factor.stride()[:2],
         *plan.row_strides,
         *plan.index_strides,
         call.eps,
-        NEVER,
         D=plan.hidden,
         BLOCK=tile.head,
         RESIDUAL=residual is not None,
@@ -143,7 +132,7 @@ def fused(call: Any, factor: float) -> Any:
         BIAS=call.bias is not None,
         SAMPLES=plan.batch > 1,
         WIDE=wide(
-            plan.tokens, plan.batch, plan.hidden, *(one.stride() for one in (x, other, multiplier, outputs[0])), plan.index_strides, *sets
+            plan.tokens, plan.batch, plan.hidden, *(one.stride() for one in (x, other, factor, outputs[0])), plan.index_strides, *sets
         ),
         num_warps=tile.num_warps,
         **({} if tracing() else {"enable_fp_fusion": False}),  # as in `.launch.launch`

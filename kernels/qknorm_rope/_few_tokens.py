@@ -1,12 +1,11 @@
 """The Triton kernel of qknorm_rope and rotary_embedding for few tokens: a program has some heads of q and the same of k.
 
-As in `few_rows_triton`, little stands before the first load: the grid names token, sample and heads, and offsets have 32 bits where the
-tensors allow it. Every load is under way before a value is used, and only cosines and sines wait for another, that of their position.
+As in `_shared/few_rows_triton.py`, little stands before the first load: the grid names token, sample and heads, and offsets have 32 bits
+where the tensors allow it. Every load is under way before a value is used; only cosines and sines wait for another, that of their position.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -15,12 +14,13 @@ import triton.language as tl
 
 from fusebench import launchable
 
-from ..qknorm_rope._triton import load_weight, normalise
-from ..rotary_embedding._tiles import power_of_two
-from .few_rows_triton import place, wide
+from .._shared.few_rows_triton import place, wide
+from ._triton import UNCONTRACTED, load_weight, normalise
 
 FEW_TOKENS = 256
 """Tokens up to which a call is for this kernel."""
+
+
 class Tile(NamedTuple):
     heads: int
     """Heads of q, and as many of k, per program, a power of two."""
@@ -191,7 +191,7 @@ def tile_of(rows: int, heads: int) -> Tile:
         rows: tokens of all samples.
         heads: the more of q and of k.
     """
-    found = min(4, power_of_two(heads)) if rows >= 4 else 1
+    found = min(4, triton.next_power_of_2(heads)) if rows >= 4 else 1
     return Tile(found, found)
 
 
@@ -224,7 +224,6 @@ def launch(
     norm: bool,
     round_norm: bool = False,
     choice: Tile | None = None,
-    options: Mapping[str, Any],
 ) -> None:
     """One launch over q and k, in place; shapes as in the ops' `op.py`.
 
@@ -233,7 +232,6 @@ def launch(
         cos_cache: cosines, and behind them sines where sin_cache is None.
         norm: whether heads are normed first; q_weight, k_weight, eps and round_norm belong to that.
         choice: a tile; None: `tile_of`.
-        options: Triton's compile options.
     """
     if samples * tokens * q_heads.heads == 0:
         return
@@ -269,5 +267,5 @@ def launch(
         WIDE=cos_cache.numel() > 2**31
         or any(wide(tokens, samples, each.heads * head_dim, each[1:]) for each in (q_heads, other_heads)),
         num_warps=tile.num_warps,
-        **options,
+        **UNCONTRACTED,
     )

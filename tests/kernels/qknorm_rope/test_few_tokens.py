@@ -1,0 +1,52 @@
+"""The launch for few tokens of qknorm_rope and rotary_embedding: which calls it takes, its tile, and tokens that lie far apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+OPS = ("qknorm_rope", "rotary_embedding")
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_tokens_that_lie_far_apart_give_what_dense_ones_give(bench_of: Callable[[str], Any], op: str) -> None:
+    """The third token's offset is 2^31, which 32 bits would wrap to memory before the first."""
+    bench = bench_of(op)
+    params = bench.op.parse_params({"tokens": 3, "heads": 2, "head_dim": 64, "layout": "interleaved"})
+    buffers = bench.buffers(params)
+    arguments = dict(bench.op.arguments(params, buffers))
+    kernel = bench.kernel("fused_triton@3")
+    memory = torch.empty(2**32 + 128, dtype=torch.bfloat16, device=bench.device)  # a CPU's memory is taken where it is written
+    apart = memory.as_strided((3, 2, 64), (2**30, 64, 1), 2**31).copy_(arguments["q"])
+    before = arguments["q"].clone()
+    kernel(**arguments | {"q": apart, "k": arguments["k"].clone()})
+    kernel(**arguments)
+    assert not torch.equal(arguments["q"], before)
+    torch.testing.assert_close(apart, arguments["q"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tokens": 256}, ""),
+        ({"tokens": 257}, "257 tokens: made for at most 256"),
+        ({"layout": "neox", "rope_dim": 66}, "neox halves of 33 values of 2 bytes: Triton would load them one at a time"),
+        ({"layout": "neox", "rope_dim": 66, "dtype": "float32"}, ""),
+        ({"rope_dim": 66}, ""),
+    ],
+)
+def test_a_call_of_many_tokens_or_odd_halves_is_declined(
+    bench_of: Callable[[str], Any], op: str, changes: dict[str, Any], reason: str
+) -> None:
+    bench = bench_of(op)
+    params = bench.op.parse_params({"tokens": 4, "heads": 2, "head_dim": 96, "layout": "interleaved"} | changes)
+    assert (bench.kernel("fused_triton@3").reason_unsupported(params) or "") == reason
+
+
+@pytest.mark.parametrize(("rows", "heads", "due"), [(1, 32, 1), (3, 32, 1), (4, 32, 4), (256, 3, 4), (256, 2, 2), (256, 1, 1)])
+def test_a_program_has_four_heads_where_there_are_as_many_and_tokens_enough(module: Any, rows: int, heads: int, due: int) -> None:
+    assert tuple(module("_few_tokens").tile_of(rows, heads)) == (due, due)
