@@ -158,9 +158,7 @@ def _few_heads(
         position = tl.load(positions_ptr + (sample * tokens + token)).to(token.dtype)
     heads = tl.program_id(2) * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     q_row, k_row = q_ptr + (sample * q_sample + token * q_token), k_ptr + (sample * k_sample + token * k_token)
-    q, q_b, q_rest, q_weight, q_weight_b, q_weight_rest = load_heads(
-        q_row, q_weight_ptr, heads, Q_HEADS, D, R, INTERLEAVED, NORM, AFFINE
-    )
+    q, q_b, q_rest, q_weight, q_weight_b, q_weight_rest = load_heads(q_row, q_weight_ptr, heads, Q_HEADS, D, R, INTERLEAVED, NORM, AFFINE)
     if K_HEADS:
         k, k_b, k_rest, k_weight, k_weight_b, k_weight_rest = load_heads(
             k_row, k_weight_ptr, heads, K_HEADS, D, R, INTERLEAVED, NORM, AFFINE
@@ -264,8 +262,7 @@ def launch(
         JOINT=sin_cache is None,
         POSITIONS=positions is not None,
         SAMPLES=samples > 1,
-        WIDE=cos_cache.numel() > 2**31
-        or any(wide(tokens, samples, each.heads * head_dim, each[1:]) for each in (q_heads, other_heads)),
+        WIDE=cos_cache.numel() > 2**31 or any(wide(tokens, samples, each.heads * head_dim, each[1:]) for each in (q_heads, other_heads)),
         num_warps=tile.num_warps,
         **UNCONTRACTED,
     )

@@ -61,8 +61,8 @@ def test_a_table_can_be_used_here_and_holds_the_keys_of_its_op(collection: Colle
 def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_lack(collection: Collection) -> None:
     """Each case by the other entries. The default order comes within 1.02 on 49 % of the random shapes, within 1.05 on 62 %.
 
-    The floors are the shares that the stored times give, so a baseline's new run can move them. With the seventh and the eighth one the
-    suites' cases went from 117 of 147 within 1.02 to 114 and 112: they alone timed the versions for few rows, which win nearly all of
+    The floors are the shares that the stored times give, so a baseline's new run can move them. With the last three the suites'
+    cases went from 117 of 147 within 1.02 to 114, 112 and 110: they alone timed the versions for few rows and tokens, which win many of
     these, and the cases at the ends of the range have few that could choose them. The tables that hold these cases do.
     """
     random, suites = [], []
@@ -71,7 +71,7 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
     assert (len(random), len(suites)) == (397, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.69, 0.81)), (suites, (0.76, 0.87))):
+    for found, least in ((random, (0.69, 0.81)), (suites, (0.74, 0.84))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
