@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from ..errors import UnknownNameError
+from ..registry.lookup import require_match
 from ..schema import Case, KernelId, Language
 from ..suites import Ops
 from .amd_targets import AmdTarget
@@ -88,8 +88,10 @@ def collect(
                 cache.keep_case(key, captured[key])
     shapes = {case.key: str(ops[case.op].facts(case.params).known("shape")) for case in cases}
     ordered = [(case, captured[case_key(digest, target.name, case)]) for case in cases]
+    problems = tuple(dict.fromkeys(problem for _, found in ordered for problem in found.not_loaded))
     if isinstance(kernel, str):
-        _require_match(kernel, [found for _, found in ordered])
+        known = sorted({one.kernel for _, found in ordered for one in found.kernels})
+        require_match(kernel, [KernelId.parse(one) for one in known], what="Triton or CUDA C++ kernel", problems=problems)
     return StaticReport(
         target=target.name,
         toolchain=tools,
@@ -99,7 +101,7 @@ def collect(
             for one in found.kernels
             if matches_id(one.kernel, kernel)
         ),
-        not_loaded=tuple(dict.fromkeys(problem for _, found in ordered for problem in found.not_loaded)),
+        not_loaded=problems,
     )
 
 
@@ -117,15 +119,6 @@ def _wanted(case: CapturedCase, kernel: str | Sequence[str] | None) -> list[str]
 
 def _covered(case: CapturedCase, kernel: str | Sequence[str] | None, codes: Mapping[str, Code]) -> bool:
     return all(key in codes for key in _wanted(case, kernel))
-
-
-def _require_match(pattern: str, cases: Sequence[CapturedCase]) -> None:
-    known = {one.kernel for case in cases for one in case.kernels}
-    for glob in pattern.split(","):
-        if not any(matches_id(kernel, glob) for kernel in known):
-            # Offer names in the user's spelling: `op/name@2`, `name@2` or `name`.
-            spelling = 0 if "/" in glob else 1 if "@" in glob else 2
-            raise UnknownNameError("Triton or CUDA C++ kernel", glob, {KernelId.parse(kernel).spellings[spelling] for kernel in known})
 
 
 def _evidence(case: Case, shape: str, kernel: CapturedKernel, launches: tuple[Launch, ...], reasons: Mapping[str, str]) -> KernelEvidence:

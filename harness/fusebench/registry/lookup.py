@@ -73,7 +73,7 @@ class Lookup(Generic[AnOp, AKernel]):
 
     def require_match(self, pattern: str) -> None:
         """Raise UnknownNameError when no kernel matches the glob `pattern`, or one of several with commas between them."""
-        require_match(pattern, [kernel.id for kernel in self.kernels.values()], broken=len(self.problems))
+        require_match(pattern, [kernel.id for kernel in self.kernels.values()], problems=self.problems)
 
 
 @dataclass
@@ -143,15 +143,17 @@ def operator_refused(kernel: Kernel, namespace: str) -> str:
     return ""
 
 
-def require_match(pattern: str, kernels: Sequence[KernelId], *, broken: int = 0) -> None:
+def require_match(pattern: str, kernels: Sequence[KernelId], *, what: str = "kernel", problems: Sequence[object] = ()) -> None:
     """Raise UnknownNameError when none of `kernels` matches the glob `pattern`, or one of several with commas between them.
 
     Args:
-        broken: number of kernel files that failed to load.
+        what: what the kernels are called in the message.
+        problems: of kernel files that failed to load, any of which may hold the kernel.
     """
     for glob in pattern.split(","):
         if not any(kernel.matches(glob) for kernel in kernels):
-            failed = f" ({broken} kernel files failed to load)" if broken else ""
+            others = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+            where = f"not loaded: {problems[0]}{others}" if problems else ""
             # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
             spelling = 0 if "/" in glob else 1 if "@" in glob else 2
-            raise UnknownNameError(f"kernel{failed}", glob, {kernel.spellings[spelling] for kernel in kernels})
+            raise UnknownNameError(what, glob, {kernel.spellings[spelling] for kernel in kernels}, where)

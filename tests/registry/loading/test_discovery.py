@@ -15,6 +15,7 @@ import torch
 from fusebench.errors import UnknownNameError, UsageError
 from fusebench.registry import Collection, load_collection, torch_operator
 from fusebench.registry.loading.installed import KERNELS_GROUP
+from fusebench.registry.lookup import require_match
 from fusebench.schema import KernelId
 
 MakeRoot = Callable[..., Path]
@@ -196,6 +197,16 @@ def test_kernels_are_found_by_id_name_and_glob(make_root: MakeRoot) -> None:
         collection.kernel("scale/splt@1")
     with pytest.raises(UnknownNameError, match=r"unknown op 'scal'; did you mean 'scale'\?"):
         collection.op("scal")
+
+
+@pytest.mark.parametrize(
+    ("problems", "where"),
+    [((), ""), (("a.py: no",), "not loaded: a.py: no: "), (("a.py: no", "b.py: no"), "not loaded: a.py: no and 1 more: ")],
+)
+def test_an_unknown_kernel_may_be_in_a_file_that_failed_to_load(problems: tuple[str, ...], where: str) -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        require_match("fats", [KernelId.parse("scale/fast@1")], problems=problems)
+    assert str(caught.value) == f"{where}unknown kernel 'fats'; did you mean 'fast'? Known: fast."
 
 
 def test_only_the_kernels_of_the_ops_that_are_asked_for_are_loaded(make_root: MakeRoot) -> None:
