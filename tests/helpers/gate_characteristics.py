@@ -262,15 +262,20 @@ class Machines:
 COLUMNS = ("calls", "comparisons", "95 % intervals hold", "undecided", "called slower or faster", "injected", "found", "passed")
 
 
+def words(which: Class) -> str:
+    edges = [0.0, *DURATION_CLASSES_US, math.inf]
+    several, duration = which
+    return class_words(edges[duration], edges[duration + 1], several)
+
+
 def table(tallies: Mapping[Class, Tally]) -> list[str]:
     """The lines of a markdown table."""
     lines = [f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]
-    edges = [0.0, *DURATION_CLASSES_US, math.inf]
-    for (several, duration), tally in sorted(tallies.items()):
-        target = TARGETS.get((several, duration))
+    for which, tally in sorted(tallies.items()):
+        target = TARGETS.get(which)
         called = tally.equal[VerdictKind.REGRESSION], tally.equal[VerdictKind.IMPROVEMENT]
         cells = [
-            class_words(edges[duration], edges[duration + 1], several),
+            words(which),
             str(tally.count),
             f"{100 * tally.covered / tally.count:.1f} %",
             f"{100 * tally.share(tally.equal, VerdictKind.UNDECIDED):.1f} %",

@@ -9,6 +9,12 @@ and the figures of nights against the stored baseline and against each other, as
 
     PYTHONPATH=tests python -m helpers.night_figures show NIGHT...
 
+A baseline that is faster by the target slowdowns, for `fusebench run --baseline`: all of its kernels are slower in such a night, whose
+fresh processes may confirm it, and what its gate then says:
+
+    PYTHONPATH=tests python -m helpers.night_figures plant results/baselines/nvidia_h200 results/runs/planted
+    PYTHONPATH=tests python -m helpers.night_figures found results/runs/planted NIGHT...
+
 No board helps to judge itself: the scatter between runs is estimated without the boards of the two runs that are compared.
 """
 
@@ -26,7 +32,7 @@ from fusebench.schema import Run, VerdictKind
 from fusebench.store.run_folder import read_run, write_record
 from fusebench.verdict.baseline.compare_to_baseline import RunJudgement, judge_run
 from fusebench.verdict.exit_status import gate_exit_code
-from fusebench.verdict.margins.rule import FRESH_PROCESSES, MarginRule
+from fusebench.verdict.margins.rule import FRESH_PROCESSES, TARGETS, MarginRule
 
 from . import gate_characteristics as gates
 
@@ -38,11 +44,42 @@ def without_digests(run: Run) -> Run:
     return msgspec.structs.replace(run, results=[msgspec.structs.replace(one, code=None) for one in run.results])
 
 
-def strip(folder: Path, target: Path) -> None:
-    """Write the record in `folder` to the new folder `target` without the digests of its code, sealed anew and without raw samples."""
-    run = read_run(folder)
+def planted(run: Run) -> Run:
+    """The run, of unknown machine code, whose kernels of the classes of TARGETS took less by the target: equal code is slower by it."""
+    places = gates.equal_places(run, run)
+    for which, slowdown in TARGETS.items():
+        run = gates.slowed(run, 1 / (1 + slowdown) - 1, {place for place, one in places.items() if one == which})
+    return without_digests(run)
+
+
+def write(run: Run, target: Path) -> None:
+    """Write the record of `run` to the new folder `target`, sealed anew and without raw samples."""
     target.mkdir(parents=True)
-    write_record(target, without_digests(run))
+    write_record(target, run)
+
+
+def found(nights: Sequence[Run], base: Run, baseline: Run) -> list[str]:
+    """Lines of markdown: what the gate says of nights against the planted `base`, where their code is that of `baseline`."""
+    kinds: dict[gates.Class, Counter[VerdictKind]] = {which: Counter() for which in TARGETS}
+    fresh: Counter[gates.Class] = Counter()
+    classes = gates.equal_places(baseline, baseline)
+    for night in nights:
+        equal = gates.equal_places(night, baseline)
+        rule = MarginRule(scatter=gates.without_boards({night.environment.device_uuid}))
+        for result, verdict in zip(night.results, judge_run(night, base, rule).verdicts, strict=True):
+            place = (result.case_key, result.kernel)
+            which = classes.get(place)
+            if place in equal and which in kinds and verdict is not None and result.measurement is not None:
+                kinds[which][verdict.kind] += 1
+                fresh[which] += result.measurement.processes > 1
+    lines = ["| calls | planted | kernels | remeasured | found | undecided | passed |", "|" + "---|" * 7]
+    for which, counted in kinds.items():
+        if counted:
+            shares = [f"{100 * counted[kind] / counted.total():.1f} %" for kind in (VerdictKind.REGRESSION, VerdictKind.UNDECIDED)]
+            passed = counted[VerdictKind.PASS] + counted[VerdictKind.IMPROVEMENT]
+            cells = [gates.words(which), f"{100 * TARGETS[which]:.0f} %", counted.total(), fresh[which], *shares, passed]
+            lines.append(f"| {' | '.join(map(str, cells))} |")
+    return lines
 
 
 def against(night: Run, baseline: Run) -> list[str]:
@@ -119,14 +156,24 @@ def main() -> None:
     stripping = commands.add_parser("strip", help="write a baseline without digests of machine code")
     stripping.add_argument("folder", type=Path)
     stripping.add_argument("target", type=Path)
+    planting = commands.add_parser("plant", help="write a baseline that is faster by the target slowdowns, without digests")
+    planting.add_argument("folder", type=Path)
+    planting.add_argument("target", type=Path)
+    finding = commands.add_parser("found", help="print what the gate says of nights against a planted baseline")
+    finding.add_argument("base", type=Path)
+    finding.add_argument("nights", type=Path, nargs="+")
+    finding.add_argument("--baseline", type=Path, default=STORED, help="with digests")
     showing = commands.add_parser("show", help="print the figures of nights")
     showing.add_argument("nights", type=Path, nargs="+")
     showing.add_argument("--baseline", type=Path, default=STORED, help="with digests")
     chosen = parser.parse_args()
     if chosen.command == "strip":
-        strip(chosen.folder, chosen.target)
+        write(without_digests(read_run(chosen.folder)), chosen.target)
+    elif chosen.command == "plant":
+        write(planted(read_run(chosen.folder)), chosen.target)
     else:
-        print(*show([read_run(folder) for folder in chosen.nights], read_run(chosen.baseline)), sep="\n")
+        nights, baseline = [read_run(folder) for folder in chosen.nights], read_run(chosen.baseline)
+        print(*(show(nights, baseline) if chosen.command == "show" else found(nights, read_run(chosen.base), baseline)), sep="\n")
 
 
 if __name__ == "__main__":

@@ -73,6 +73,24 @@ def test_figures_of_a_night_tell_what_digests_hide_and_what_confirmation_left() 
     assert night_figures.compared([(head, base)], processes=2) == {}, "nothing of it was confirmed"
 
 
+def test_kernels_are_found_slower_than_a_baseline_that_is_faster_by_the_targets() -> None:
+    (head,) = [run for run in nightlies() if run.id == "2aac7247"]
+    base = load_baseline(gate_characteristics.RESULTS, "NVIDIA H200")
+    assert base is not None
+    faster = night_figures.planted(base)
+    assert all(one.code is None for one in faster.results)
+    times = {(one.case_key, one.kernel): one.measurement.time_us.value for one in base.results if one.measurement is not None}
+    shares = [times[one.case_key, one.kernel] / one.measurement.time_us.value - 1 for one in faster.results if one.measurement is not None]
+    assert {round(share, 6) for share in shares} == {0.0, *TARGETS.values()}
+    rows = night_figures.found([head], faster, base)[2:]
+    cells = {row.split(" | ")[0].removeprefix("| "): row.removesuffix(" |").split(" | ") for row in rows}
+    assert list(cells) == ["3 to 10 us", "10 to 50 us", "50 us and more"]
+    assert [one[1] for one in cells.values()] == ["5 %", "4 %", "3 %"]
+    assert [one[-1] for one in cells.values()] == ["0", "0", "0"], "none passes"
+    assert [float(one[4].removesuffix(" %")) > least for one, least in zip(cells.values(), (60, 95, 95), strict=True)] == [True] * 3
+    assert night_figures.found([head], night_figures.without_digests(base), base)[2:] != rows, "nothing is planted there"
+
+
 def test_a_simulated_baseline_of_eight_processes_finds_the_targets_and_leaves_little_undecided() -> None:
     found = gate_characteristics.simulated(1, 8).tallies
     assert covered(found) > 0.93
