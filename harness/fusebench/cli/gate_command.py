@@ -140,6 +140,7 @@ def gate(
         )
     else:
         _print(found, judged, against, rule, attached)
+        console().print(f"gate: {code.name.lower().replace('_', ' ')} (exit code {int(code)})", highlight=False)
     raise typer.Exit(code)
 
 

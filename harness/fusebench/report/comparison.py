@@ -12,6 +12,7 @@ from ..schema import Result, Run, VerdictKind
 from ..stats.paired import describe_change
 from ..verdict.baseline.judgement import Judgement, Presence
 from ..verdict.comparability import fingerprint_differences, record_differences
+from ..verdict.exit_status import advisory_remark
 from ..verdict.noise_floor import Spread
 from . import escape
 from .run.document import ends, finite
@@ -118,42 +119,72 @@ def print_comparison(old: Run, new: Run, judgements: Sequence[Judgement], consol
 
 
 def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
-    """Print every verdict but a pass with its reason, then the count of each verdict.
+    """Print every verdict but a pass with its reason, then the count of each verdict that gates, and of each that does not.
 
     A suite's new kernels and cases are one line, and so are those that the run no longer holds: an interrupted nightly lacks a thousand.
+    Advisory changes with one remark are one line, too: of torch.compile's choices of a nightly there are fifty.
     """
     judgements = escape.cleaned(list(judgements))
-    one_sided: dict[tuple[str, str], list[Judgement]] = defaultdict(list)
+    together: dict[tuple[str, ...], list[Judgement]] = defaultdict(list)
     for judgement in judgements:
         if judgement.presence is not Presence.COMMON and judgement.verdict.kind is VerdictKind.INCOMPARABLE:
-            one_sided[judgement.suite, judgement.verdict.reason].append(judgement)
+            together[judgement.suite, judgement.verdict.reason].append(judgement)
+        elif _is_aside(judgement):
+            together[(advisory_remark(judgement.verdict),)].append(judgement)
         elif judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
-    for those in one_sided.values():
+    for those in together.values():
         if len(those) < FEWEST_GROUPED:
             for judgement in those:
                 console.print(_explained(judgement))
         else:
-            console.print(_grouped(those))
-    counted = _counted(judgements)
-    silent = _counted([one for one in judgements if not one.verdict.gating and one.verdict.kind is not VerdictKind.PASS])
-    without = f"; advisory, not in the exit status: {silent} of these" if silent else ""
+            console.print(_aside(those) if _is_aside(those[0]) else _grouped(those))
+    aside = [one for one in judgements if _is_aside(one)]
+    decisive = [one for one in judgements if not _is_aside(one)]
+    without = f"; advisory, not in the exit status: {_counted(aside)}" if aside else ""
     missing = sum(judgement.presence is Presence.MISSING for judgement in judgements)
     shrunk = f"; {missing} of the baseline's are missing from the run" if missing else ""
-    console.print(f"{count(len(judgements), 'kernel-case pair')}: {counted or 'nothing to judge'}{without}{shrunk}", highlight=False)
+    console.print(
+        f"{count(len(decisive), 'kernel-case pair')}: {_counted(decisive) or 'nothing to judge'}{without}{shrunk}", highlight=False
+    )
+
+
+def _is_aside(judgement: Judgement) -> bool:
+    """Whether it is neither a pass nor counted in the exit status."""
+    return not judgement.verdict.gating and judgement.verdict.kind is not VerdictKind.PASS
 
 
 def _counted(judgements: Sequence[Judgement]) -> str:
     """`29 pass, 1 regression`."""
-    kinds = Counter(judgement.verdict.kind for judgement in judgements)
-    return ", ".join(f"{kinds[kind]} {kind}" for kind in VerdictKind if kinds[kind])
+    labels = Counter(_label(judgement) for judgement in judgements)
+    return ", ".join(f"{labels[label]} {label}" for label in (*VerdictKind, Presence.NEW) if labels[label])
+
+
+def _label(judgement: Judgement) -> str:
+    """The verdict; `new` for what is incomparable because the baseline lacks it, which does not count."""
+    new = judgement.presence is Presence.NEW and judgement.verdict.kind is VerdictKind.INCOMPARABLE
+    return str(Presence.NEW if new else judgement.verdict.kind)
 
 
 def _explained(judgement: Judgement) -> Any:
     from rich.text import Text
 
-    text = Text(f"{judgement.verdict.kind}", style=VERDICT_STYLES[judgement.verdict.kind])
+    text = Text(_label(judgement), style=VERDICT_STYLES[judgement.verdict.kind])
     return text.append(f"  {judgement.suite}:{judgement.case}  {judgement.kernel}  {judgement.verdict.reason}", style="default")
+
+
+def _aside(those: Sequence[Judgement]) -> Any:
+    """Advisory changes with one remark: how many there are of each kind, and how far they reach."""
+    from rich.text import Text
+
+    kernels = sorted({short_kernel(one.kernel) for one in those})
+    cases = {(one.suite, one.case) for one in those}
+    changes = sorted(one.verdict.change.value for one in those if one.verdict.change is not None)
+    reach = f", {100 * (changes[0] - 1):+.1f} to {100 * (changes[-1] - 1):+.1f} %" if changes else ""
+    named = ", ".join(kernels) if len(kernels) < FEWEST_GROUPED else count(len(kernels), "kernel")
+    what = f"{count(len(those), 'kernel-case pair')} ({named}, on {count(len(cases), 'case')}): {_counted(those)}{reach}"
+    parts = [what, advisory_remark(those[0].verdict), "--json lists each"]
+    return Text("advisory", style="dim").append(f"  {'; '.join(filter(None, parts))}", style="default")
 
 
 def _grouped(those: Sequence[Judgement]) -> Any:
@@ -162,7 +193,7 @@ def _grouped(those: Sequence[Judgement]) -> Any:
 
     first = those[0]
     kernels, cases = (list(dict.fromkeys(getattr(one, name) for one in those)) for name in ("kernel", "case"))
-    text = Text(f"{first.verdict.kind}", style=VERDICT_STYLES[first.verdict.kind])
+    text = Text(_label(first), style=VERDICT_STYLES[first.verdict.kind])
     named = ", ".join(kernels) if len(kernels) < FEWEST_GROUPED else count(len(kernels), "kernel")
     what = f"{count(len(those), 'kernel-case pair')} ({named}, on {count(len(cases), 'case')})"
     return text.append(f"  {first.suite}: {what}  {first.verdict.reason}", style="default")

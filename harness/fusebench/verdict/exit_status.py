@@ -38,6 +38,7 @@ _EVALUATION_CODES = {
 }
 """Every other status is a candidate that failed."""
 
+_ADVISORY = "advisory: "
 _WHY_ADVISORY = {
     Role.PEER: "only its own library can mend a peer",
     Role.COMPILED: "torch.compile chooses its code anew in every process",
@@ -130,5 +131,11 @@ def explain_advisory(verdict: Verdict, role: Role) -> Verdict:
     """
     if verdict.gating or verdict.kind is VerdictKind.PASS:
         return verdict
-    remark = f"advisory: {_WHY_ADVISORY[role]}"
+    remark = f"{_ADVISORY}{_WHY_ADVISORY[role]}"
     return msgspec.structs.replace(verdict, reason=f"{verdict.reason}; {remark}" if verdict.reason else remark)
+
+
+def advisory_remark(verdict: Verdict) -> str:
+    """What `explain_advisory` added to the reason of a verdict, without its first word; empty where it added nothing."""
+    _, found, remark = verdict.reason.rpartition(_ADVISORY)
+    return remark if found else ""
