@@ -7,7 +7,10 @@ import msgspec
 import pytest
 
 from fusebench.report.run.markdown import markdown_report, markdown_table
+from fusebench.report.wording import verdict_notes
 from fusebench.schema import Estimate, Floor, Role, Status
+from fusebench.verdict.baseline.compare_to_baseline import judge_run
+from fusebench.verdict.margins.rule import MarginRule
 
 
 def test_the_shape_that_kernel_pull_requests_use(synthetic: ModuleType) -> None:
@@ -61,6 +64,39 @@ def test_every_table_is_rectangular_and_every_kernel_is_in_the_full_one(syntheti
 
 def test_a_pipe_or_a_line_break_in_a_reason_does_not_break_a_table() -> None:
     assert markdown_table(("a", "b"), [("x|y", "two\nlines")])[2] == "| x\\|y | two lines |"
+
+
+def test_cases_declined_for_reasons_that_differ_in_numbers_alone_are_one_line(synthetic: ModuleType) -> None:
+    """Planted defect: a nightly listed 50 lines of kernels for few rows, one for each number of rows that is too many."""
+    reasons = (
+        "float32 of 513 rows: at most 512",
+        "float32 of 8308 rows: at most 512",
+        "float32 of 9 rows: at most 512",
+        "x 1e-07",
+        "x 1e-07",
+    )
+    kernel = f"{synthetic.OP}/fused_cuda@1"
+    status = {(case, kernel): (Status.UNSUPPORTED, reason) for case, reason in zip(synthetic.CASES, reasons, strict=True)}
+    text = markdown_report(synthetic.make_run(status=status))
+    lines = re.findall(r"^\* `(\S+)` on (.*): unsupported: (.*)$", text, re.M)
+    assert lines == [
+        (kernel, ", ".join(synthetic.CASES[:3]), "float32 of 9 to 8308 rows: at most 512"),
+        (kernel, ", ".join(synthetic.CASES[3:]), "x 1e-07"),
+    ]
+
+
+@pytest.mark.parametrize("compiled", [3, 5])
+def test_advisory_verdicts_of_one_cause_are_counted_unless_there_are_few(synthetic: ModuleType, compiled: int) -> None:
+    base, slow = synthetic.make_run(), {(case, f"{synthetic.OP}/compiled@1"): 1.1 for case in synthetic.CASES[:compiled]}
+    run = synthetic.make_run(slow=slow)
+    judged = judge_run(run, base, MarginRule()).verdicts
+    results = [msgspec.structs.replace(one, verdict=verdict) for one, verdict in zip(run.results, judged, strict=True)]
+    notes = [note for _, note in verdict_notes(msgspec.structs.replace(run, results=results))]
+    why = "torch.compile chooses its code anew in every process"
+    if compiled == 3:
+        assert all(note.endswith(f"; advisory: {why}") for note in notes)
+    else:
+        assert notes == [f"advisory: 5 regression of compiled@1: {why}"]
 
 
 def test_failed_and_declined_kernels_are_listed_failures_first(synthetic: ModuleType) -> None:

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
-from ..schema import FAILED_STATUSES, LIMIT_NOISE, OUTSIDE_CONTRACT, Accuracy, CaseSummary, Estimate, Result, Run, Status, VerdictKind
+from ..schema import (
+    FAILED_STATUSES,
+    LIMIT_NOISE,
+    OUTSIDE_CONTRACT,
+    Accuracy,
+    CaseSummary,
+    Estimate,
+    Result,
+    Run,
+    Status,
+    Verdict,
+    VerdictKind,
+)
+from ..verdict.exit_status import advisory_remark
 from .escape import one_line
 
 DASH = "–"
@@ -171,14 +186,28 @@ def cases_with_results(run: Run) -> Iterator[tuple[CaseSummary, list[Result]]]:
 
 
 def excuses(run: Run) -> list[Excuse]:
-    """Every kernel without a time and why, cases with the same reason together; failures first."""
-    found: dict[tuple[str, Status, str], list[str]] = {}
+    """Every kernel without a time and why, cases with the same reason together; failures first.
+
+    Reasons of unsupported cases that differ in numbers alone are one: `513 to 8308 rows: made for at most 512`.
+    """
+    found: dict[tuple[str, Status, str], list[tuple[str, str]]] = {}
     for result in run.results:
         if result.status is not Status.MEASURED:
             reason = one_line(_why_untimed(result) or (result.accuracy.reason if result.accuracy is not None else ""))
-            found.setdefault((result.kernel, result.status, reason), []).append(result.case)
-    listed = [Excuse(kernel, status, reason, tuple(cases)) for (kernel, status, reason), cases in found.items()]
+            alike = _NUMBER.sub("0", reason) if result.status is Status.UNSUPPORTED else reason
+            found.setdefault((result.kernel, result.status, alike), []).append((reason, result.case))
+    listed = [
+        Excuse(kernel, status, _spanned([reason for reason, _ in those]), tuple(case for _, case in those))
+        for (kernel, status, _), those in found.items()
+    ]
     return sorted(listed, key=lambda excuse: _MILD.index(excuse.status) if excuse.status in _MILD else -1)
+
+
+def _spanned(reasons: Sequence[str]) -> str:
+    """One reason for several that differ in numbers alone, with the range of each number."""
+    columns = zip(*map(_NUMBER.findall, reasons), strict=True)
+    spans = iter([" to ".join(dict.fromkeys((min(each, key=int), max(each, key=int)))) for each in columns])
+    return _NUMBER.sub(lambda _: next(spans), reasons[0])
 
 
 def listed_excuses(run: Run) -> list[Excuse]:
@@ -187,19 +216,32 @@ def listed_excuses(run: Run) -> list[Excuse]:
 
 
 def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
-    """Every verdict other than a pass, in words; those with the same reason are told once.  `excuses` tells of the kernels that failed."""
-    judged = [result for result in run.results if result.verdict is not None]
+    """Every verdict other than a pass, in words; those with the same reason are told once.  `excuses` tells of the kernels that failed.
+
+    Advisory verdicts with one remark are counted together, unless there are few.
+    """
+    judged = [(result, result.verdict) for result in run.results if result.verdict is not None]
+    told = [(one, verdict) for one, verdict in judged if verdict.kind is not VerdictKind.PASS and one.status not in FAILED_STATUSES]
+    remarks = Counter(advisory_remark(verdict) for _, verdict in told if not verdict.gating)
     found: dict[tuple[VerdictKind, str], list[Result]] = {}
-    for result in judged:
-        failed = result.status in FAILED_STATUSES
-        if result.verdict is not None and result.verdict.kind is not VerdictKind.PASS and not failed:
-            found.setdefault((result.verdict.kind, one_line(result.verdict.reason)), []).append(result)
+    counted: dict[str, list[tuple[Result, Verdict]]] = {}
+    for result, verdict in told:
+        remark = "" if verdict.gating else advisory_remark(verdict)
+        if remark and remarks[remark] >= FEWEST_COUNTED:
+            counted.setdefault(remark, []).append((result, verdict))
+        else:
+            found.setdefault((verdict.kind, one_line(verdict.reason)), []).append(result)
     notes = []
     for (kind, reason), results in found.items():
         named = [f"{result.kernel} on {result.case}" for result in results[:3]]
         more = f" and {len(results) - 3} more" if len(results) > 3 else ""
         subject = "every kernel and case" if 1 < len(results) == len(judged) else ", ".join(named) + more
         notes.append((kind, f"{subject}: {kind}: {reason}"))
+    for remark, those in counted.items():
+        kinds = Counter(verdict.kind for _, verdict in those)
+        of_each = ", ".join(f"{kinds[kind]} {kind}" for kind in VerdictKind if kinds[kind])
+        kernels = ", ".join(sorted({short_kernel(result.kernel) for result, _ in those}))
+        notes.append((VerdictKind.INCOMPARABLE, f"advisory: {of_each} of {kernels}: {remark}"))
     return notes
 
 
@@ -247,6 +289,10 @@ def named_cases(excuse: Excuse, total: int) -> str:
     return ", ".join(excuse.cases[:4]) + (f" and {more} more" if more > 0 else "")
 
 
+FEWEST_COUNTED = 4
+"""Advisory verdicts with one remark from which they are counted and not listed."""
+_NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
+"""A whole number that stands alone: no part of `float32`, `fused_cuda@2` or 1.5."""
 _MILD = (Status.NOT_MEASURED, Status.NOT_RUNNABLE, Status.UNSUPPORTED, Status.CHECKED)
 
 
