@@ -9,7 +9,7 @@ from ...schema import FAILED_STATUSES, Result, Run, Status, VerdictKind
 from .. import escape
 from ..wording import failure_reason, part_label, part_notes, short_kernel, with_spread
 from .savings import weighted_lines
-from .summary import headline, verdict_line
+from .summary import headline, verdict_line, warnings_told
 
 
 def junit_xml(run: Run) -> str:
@@ -82,7 +82,7 @@ def github_annotations(run: Run) -> str:
     lines = [line for result, alike in _told_once(run.results) if (line := _annotation(result, alike))]
     if not run.complete:
         lines.append(_command("warning", "incomplete run", "not every case was measured, or not every suspect remeasured"))
-    lines += [_command("warning", "fusebench", warning) for warning in run.warnings]
+    lines += [_command("warning", "fusebench", warning) for warning in warnings_told(run)]
     summary = "; ".join([verdict_line(run), *weighted_lines(run)])
     lines.append(_command("notice", f"fusebench: {headline(run)}", summary))
     lines += [_command("notice", "fusebench: part of an op", note) for note in part_notes(run)]

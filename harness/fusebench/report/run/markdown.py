@@ -32,7 +32,7 @@ from ..wording import (
 )
 from .rows import FULL_HEADER, bandwidth, full_row, outcome
 from .savings import SAVING_HEADER, compiled_lines, dispatch_lines, saving_rows, weighted_lines
-from .summary import absent_line, calibration_line, control_line, headline, limit_lines, sampling, spending_lines, suspicions
+from .summary import absent_line, calibration_line, control_line, headline, limit_lines, sampling, spending_lines, suspicions, warnings_told
 
 if TYPE_CHECKING:
     from ...counters.records import CounterRun
@@ -88,7 +88,7 @@ def _notices(run: Run) -> list[str]:
         found.append(f"Timer fallback: {escape.markdown(run.timer_fallback)}.")
     found += [f"**Not cold**: case {escape.markdown(f'{one.case.key}: {one.not_cold}')}." for one in run.cases if one.not_cold]
     found += [f"**Suspicious**: {escape.markdown(text)}." for text in suspicions(run)]
-    return found + [f"Warning: {escape.markdown(warning)}" for warning in run.warnings]
+    return found + [f"Warning: {escape.markdown(warning)}" for warning in warnings_told(run)]
 
 
 def environment_table(run: Run | CounterRun) -> list[str]:

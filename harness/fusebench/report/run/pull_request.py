@@ -42,6 +42,7 @@ from .summary import (
     reproduce,
     suspicions,
     verdict_line,
+    warnings_told,
 )
 
 LIMIT = 60_000
@@ -107,7 +108,7 @@ def _notices(run: Run, most: int) -> Lines:
     notices += [f"Timer fallback: {run.timer_fallback}"] if run.timer_fallback else []
     notices += [f"Not cold: case {one.case.key}: {one.not_cold}" for one in run.cases if one.not_cold]
     notices += [f"Suspicious: {text}" for text in suspicions(run)]
-    notices += [f"Warning: {warning}" for warning in run.warnings]
+    notices += [f"Warning: {warning}" for warning in warnings_told(run)]
     shown = [f"> {escape.markdown(escape.one_line(notice, 300 if most > 3 else 140))}" for notice in notices[:most]]
     shown += [f"> and {len(notices) - most} more"] if len(notices) > most else []
     return [line for one in shown for line in (one, ">")][:-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ from ...schema import (
     boards_of,
 )
 from ...verdict.margins.call_classes import durations
-from ..wording import absent_words, count, has_limits, short_kernel
+from ..wording import FEWEST_COUNTED, absent_words, count, has_limits, short_kernel
 
 UNCALIBRATED = (
     "not calibrated on this {what}: the false-alarm rate and the smallest visible effect are unknown; measure it with `fusebench calibrate`"
@@ -171,6 +172,19 @@ def verdict_line(run: Run) -> str:
     return f"{word}: {counted}" + (f"; advisory: {aside}" if aside else "")
 
 
+def warnings_told(run: Run) -> list[str]:
+    """The run's warnings; of four and more suspects that were remeasured, one line tells all: a nightly has fifty."""
+    remeasured = [(warning, found) for warning in run.warnings if (found := _REMEASURED.match(warning))]
+    cases = list(dict.fromkeys(found["case"] for _, found in remeasured))
+    if len(cases) < FEWEST_COUNTED:
+        return list(run.warnings)
+    again = len({found["case"] for _, found in remeasured if found["again"]})
+    more = f", {again} of them more than once" if again else ""
+    line = f"{len(cases)} cases were suspect and remeasured in fresh processes{more}: {', '.join(cases[:3])}, …; the record lists each"
+    told = {warning for warning, _ in remeasured}
+    return [*(warning for warning in run.warnings if warning not in told), line]
+
+
 def suspicions(run: Run) -> list[str]:
     """Suspicious times, one line each: kernel, case, evidence."""
     return [f"{one.kernel} on {one.case_key}: {one.suspicious}" for one in run.results if one.suspicious]
@@ -193,6 +207,8 @@ def absent_line(run: Run) -> str:
     return absent_words((result.kernel, result.reason) for result in run.results if result.status is Status.NOT_RUNNABLE)
 
 
+_REMEASURED = re.compile(r"case (?P<case>\S+): (?:suspect after its first measurement|(?P<again>still open) after \d+ fresh processes),")
+"""What a run says of a suspect (`Suspected.words` in runner/run/suspected.py)."""
 _TROUBLE = (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.INCOMPARABLE)
 _NOTABLE = (*_TROUBLE, VerdictKind.IMPROVEMENT)
 _CONCLUSIONS = {

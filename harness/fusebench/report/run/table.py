@@ -32,7 +32,7 @@ from ..wording import (
 )
 from .rows import bandwidth, launches, outcome
 from .savings import compiled_lines, dispatch_lines, saving_lines, weighted_lines
-from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines, suspicions
+from .summary import absent_line, calibration_line, control_line, headline, sampling, spending_lines, suspicions, warnings_told
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -90,7 +90,7 @@ def run_parts(run: Run, console: Console) -> list[RenderableType]:
     parts += [Text(line, style="dim") for line in spending_lines(run)]
     parts += [Text(f"not cold: case {one.case.key}: {one.not_cold}", style="bold red") for one in run.cases if one.not_cold]
     parts += [Text(f"suspicious: {text}", style="bold red") for text in suspicions(run)]
-    parts += [Text(f"warning: {warning}", style="yellow") for warning in run.warnings]
+    parts += [Text(f"warning: {warning}", style="yellow") for warning in warnings_told(run)]
     if not run.complete:
         parts.append(Text("this run is incomplete: not every case was measured, or not every suspect remeasured", style="yellow"))
     return parts
