@@ -18,13 +18,10 @@ from . import escape
 from .run.document import ends, finite
 from .run.table import VERDICT_STYLES
 from .terminal import FittedTable
-from .wording import DASH, count, error_ratio, microseconds, short_kernel
+from .wording import DASH, FEWEST_TOGETHER, count, error_ratio, microseconds, short_kernel
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-FEWEST_GROUPED = 4
-"""Kernel-case pairs of a suite that only one of both records holds, from which one line tells all with one reason."""
 
 
 class _Figures(msgspec.Struct, frozen=True):
@@ -134,7 +131,7 @@ def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
         elif judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
     for those in together.values():
-        if len(those) < FEWEST_GROUPED:
+        if len(those) < FEWEST_TOGETHER:
             for judgement in those:
                 console.print(_explained(judgement))
         else:
@@ -181,7 +178,7 @@ def _aside(those: Sequence[Judgement]) -> Any:
     cases = {(one.suite, one.case) for one in those}
     changes = sorted(one.verdict.change.value for one in those if one.verdict.change is not None)
     reach = f", {100 * (changes[0] - 1):+.1f} to {100 * (changes[-1] - 1):+.1f} %" if changes else ""
-    named = ", ".join(kernels) if len(kernels) < FEWEST_GROUPED else count(len(kernels), "kernel")
+    named = ", ".join(kernels) if len(kernels) < FEWEST_TOGETHER else count(len(kernels), "kernel")
     what = f"{count(len(those), 'kernel-case pair')} ({named}, on {count(len(cases), 'case')}): {_counted(those)}{reach}"
     parts = [what, advisory_remark(those[0].verdict), "--json lists each"]
     return Text("advisory", style="dim").append(f"  {'; '.join(filter(None, parts))}", style="default")
@@ -194,7 +191,7 @@ def _grouped(those: Sequence[Judgement]) -> Any:
     first = those[0]
     kernels, cases = (list(dict.fromkeys(getattr(one, name) for one in those)) for name in ("kernel", "case"))
     text = Text(_label(first), style=VERDICT_STYLES[first.verdict.kind])
-    named = ", ".join(kernels) if len(kernels) < FEWEST_GROUPED else count(len(kernels), "kernel")
+    named = ", ".join(kernels) if len(kernels) < FEWEST_TOGETHER else count(len(kernels), "kernel")
     what = f"{count(len(those), 'kernel-case pair')} ({named}, on {count(len(cases), 'case')})"
     return text.append(f"  {first.suite}: {what}  {first.verdict.reason}", style="default")
 

@@ -227,7 +227,7 @@ def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
     counted: dict[str, list[tuple[Result, Verdict]]] = {}
     for result, verdict in told:
         remark = "" if verdict.gating else advisory_remark(verdict)
-        if remark and remarks[remark] >= FEWEST_COUNTED:
+        if remark and remarks[remark] >= FEWEST_TOGETHER:
             counted.setdefault(remark, []).append((result, verdict))
         else:
             found.setdefault((verdict.kind, one_line(verdict.reason)), []).append(result)
@@ -289,8 +289,8 @@ def named_cases(excuse: Excuse, total: int) -> str:
     return ", ".join(excuse.cases[:4]) + (f" and {more} more" if more > 0 else "")
 
 
-FEWEST_COUNTED = 4
-"""Advisory verdicts with one remark from which they are counted and not listed."""
+FEWEST_TOGETHER = 4
+"""Results of one cause from which one line tells of all."""
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 """A whole number that stands alone: no part of `float32`, `fused_cuda@2` or 1.5."""
 _MILD = (Status.NOT_MEASURED, Status.NOT_RUNNABLE, Status.UNSUPPORTED, Status.CHECKED)

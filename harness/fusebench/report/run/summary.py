@@ -21,7 +21,7 @@ from ...schema import (
     boards_of,
 )
 from ...verdict.margins.call_classes import durations
-from ..wording import FEWEST_COUNTED, absent_words, count, has_limits, short_kernel
+from ..wording import FEWEST_TOGETHER, absent_words, count, has_limits, short_kernel
 
 UNCALIBRATED = (
     "not calibrated on this {what}: the false-alarm rate and the smallest visible effect are unknown; measure it with `fusebench calibrate`"
@@ -176,7 +176,7 @@ def warnings_told(run: Run) -> list[str]:
     """The run's warnings; of four and more suspects that were remeasured, one line tells all: a nightly has fifty."""
     remeasured = [(warning, found) for warning in run.warnings if (found := _REMEASURED.match(warning))]
     cases = list(dict.fromkeys(found["case"] for _, found in remeasured))
-    if len(cases) < FEWEST_COUNTED:
+    if len(cases) < FEWEST_TOGETHER:
         return list(run.warnings)
     again = len({found["case"] for _, found in remeasured if found["again"]})
     more = f", {again} of them more than once" if again else ""
