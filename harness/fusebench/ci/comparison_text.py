@@ -5,13 +5,12 @@ It is fitted to a number of characters: the least important section is shortened
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 from ..report.escape import Markup, cell, code, markdown, one_line
 from ..report.fitting import Lines, Section, fitted, fixed, folded
 from ..report.run.markdown import markdown_table
-from ..report.wording import DASH, ERROR_MEANING, absent_words, count, microseconds, share_of_limit, short_kernel
+from ..report.wording import DASH, ERROR_MEANING, absent_words, count, microseconds, share_of_limit, short_kernel, tallied
 from .findings import Judged, worst_first
 from .outcome import JobOutcome
 
@@ -27,8 +26,7 @@ def comparison_text(outcome: JobOutcome, heading: str, limit: int) -> str:
 
 def counted(judged: Sequence[Judged]) -> str:
     """`5 regression, 45 pass`; kernels that cannot run on the machine are not counted."""
-    counts = Counter(one.verdict for one in judged if not one.absent)
-    return ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind])
+    return tallied((one.verdict for one in judged if not one.absent), _KINDS)
 
 
 def _sections(outcome: JobOutcome, heading: str) -> Iterator[Section]:

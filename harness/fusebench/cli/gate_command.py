@@ -69,7 +69,7 @@ def gate(
     from ..config import find_project
     from ..report.comparison import judgement_row, spread_row
     from ..report.evidence.attached import evidence_row
-    from ..report.run.summary import calibration_line
+    from ..report.run.summary import CONCLUSIONS, calibration_line
     from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
     from ..verdict.baseline.compare_to_baseline import judge_run
@@ -140,7 +140,7 @@ def gate(
         )
     else:
         _print(found, judged, against, rule, attached)
-        console().print(f"gate: {code.name.lower().replace('_', ' ')} (exit code {int(code)})", highlight=False)
+        console().print(f"gate: {CONCLUSIONS[code].lower()} (exit code {int(code)})", highlight=False)
     raise typer.Exit(code)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from . import escape
 from .run.document import ends, finite
 from .run.table import VERDICT_STYLES
 from .terminal import FittedTable
-from .wording import DASH, FEWEST_TOGETHER, count, error_ratio, microseconds, short_kernel
+from .wording import DASH, FEWEST_TOGETHER, count, error_ratio, microseconds, short_kernel, tallied
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -153,8 +153,7 @@ def _is_aside(judgement: Judgement) -> bool:
 
 def _counted(judgements: Sequence[Judgement]) -> str:
     """`29 pass, 1 regression`."""
-    labels = Counter(_label(judgement) for judgement in judgements)
-    return ", ".join(f"{labels[label]} {label}" for label in (*VerdictKind, Presence.NEW) if labels[label])
+    return tallied(map(_label, judgements), (*VerdictKind, Presence.NEW))
 
 
 def _label(judgement: Judgement) -> str:
@@ -174,12 +173,9 @@ def _aside(those: Sequence[Judgement]) -> Any:
     """Advisory changes with one remark: how many there are of each kind, and how far they reach."""
     from rich.text import Text
 
-    kernels = sorted({short_kernel(one.kernel) for one in those})
-    cases = {(one.suite, one.case) for one in those}
     changes = sorted(one.verdict.change.value for one in those if one.verdict.change is not None)
     reach = f", {100 * (changes[0] - 1):+.1f} to {100 * (changes[-1] - 1):+.1f} %" if changes else ""
-    named = ", ".join(kernels) if len(kernels) < FEWEST_TOGETHER else count(len(kernels), "kernel")
-    what = f"{count(len(those), 'kernel-case pair')} ({named}, on {count(len(cases), 'case')}): {_counted(those)}{reach}"
+    what = f"{_pairs(those, sorted({short_kernel(one.kernel) for one in those}))}: {_counted(those)}{reach}"
     parts = [what, advisory_remark(those[0].verdict), "--json lists each"]
     return Text("advisory", style="dim").append(f"  {'; '.join(filter(None, parts))}", style="default")
 
@@ -189,11 +185,16 @@ def _grouped(those: Sequence[Judgement]) -> Any:
     from rich.text import Text
 
     first = those[0]
-    kernels, cases = (list(dict.fromkeys(getattr(one, name) for one in those)) for name in ("kernel", "case"))
     text = Text(_label(first), style=VERDICT_STYLES[first.verdict.kind])
+    kernels = list(dict.fromkeys(one.kernel for one in those))
+    return text.append(f"  {first.suite}: {_pairs(those, kernels)}  {first.verdict.reason}", style="default")
+
+
+def _pairs(those: Sequence[Judgement], kernels: Sequence[str]) -> str:
+    """`5 kernel-case pairs (compiled@1, on 5 cases)`; kernels by their number where they are many."""
     named = ", ".join(kernels) if len(kernels) < FEWEST_TOGETHER else count(len(kernels), "kernel")
-    what = f"{count(len(those), 'kernel-case pair')} ({named}, on {count(len(cases), 'case')})"
-    return text.append(f"  {first.suite}: {what}  {first.verdict.reason}", style="default")
+    cases = {(one.suite, one.case) for one in those}
+    return f"{count(len(those), 'kernel-case pair')} ({named}, on {count(len(cases), 'case')})"
 
 
 def _verdict(judgement: Judgement) -> Any:

@@ -174,6 +174,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def tallied(labels: Iterable[str], order: Iterable[str] = VerdictKind) -> str:
+    """`1 regression, 29 pass`: how often each label of `order` is among `labels`, in that order; empty if none is."""
+    found = Counter(labels)
+    return ", ".join(f"{found[label]} {label}" for label in order if found[label])
+
+
 def cases_with_results(run: Run) -> Iterator[tuple[CaseSummary, list[Result]]]:
     """Each case with its results: the baseline first, then by time, then kernels that cover a part of the op, then kernels without a
     time."""
@@ -224,11 +230,11 @@ def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
     told = [(one, verdict) for one, verdict in judged if verdict.kind is not VerdictKind.PASS and one.status not in FAILED_STATUSES]
     remarks = Counter(advisory_remark(verdict) for _, verdict in told if not verdict.gating)
     found: dict[tuple[VerdictKind, str], list[Result]] = {}
-    counted: dict[str, list[tuple[Result, Verdict]]] = {}
+    aside: dict[str, list[tuple[Result, Verdict]]] = {}
     for result, verdict in told:
         remark = "" if verdict.gating else advisory_remark(verdict)
         if remark and remarks[remark] >= FEWEST_TOGETHER:
-            counted.setdefault(remark, []).append((result, verdict))
+            aside.setdefault(remark, []).append((result, verdict))
         else:
             found.setdefault((verdict.kind, one_line(verdict.reason)), []).append(result)
     notes = []
@@ -237,11 +243,10 @@ def verdict_notes(run: Run) -> list[tuple[VerdictKind, str]]:
         more = f" and {len(results) - 3} more" if len(results) > 3 else ""
         subject = "every kernel and case" if 1 < len(results) == len(judged) else ", ".join(named) + more
         notes.append((kind, f"{subject}: {kind}: {reason}"))
-    for remark, those in counted.items():
-        kinds = Counter(verdict.kind for _, verdict in those)
-        of_each = ", ".join(f"{kinds[kind]} {kind}" for kind in VerdictKind if kinds[kind])
+    for remark, those in aside.items():
         kernels = ", ".join(sorted({short_kernel(result.kernel) for result, _ in those}))
-        notes.append((VerdictKind.INCOMPARABLE, f"advisory: {of_each} of {kernels}: {remark}"))
+        kinds = tallied(verdict.kind for _, verdict in those)
+        notes.append((VerdictKind.INCOMPARABLE, f"advisory: {kinds} of {kernels}: {remark}"))
     return notes
 
 

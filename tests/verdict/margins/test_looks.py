@@ -25,6 +25,7 @@ def test_a_change_as_large_as_the_margin_passes_at_any_look_no_more_often_than_i
 
 
 def test_looks_decide_most_of_what_few_placements_leave_open_and_accuse_nobody() -> None:
+    """The floors are the shares that today's stored scatter and baseline give: each run that joins leaves less open at first."""
     thin, looked = simulated(NIGHTS, confirm=False), simulated(NIGHTS)
     assert share(thin, VerdictKind.UNDECIDED) > 0.014
     assert share(looked, VerdictKind.UNDECIDED) < 0.7 * share(thin, VerdictKind.UNDECIDED), "what is left are calls of 50 us and more"

@@ -9,6 +9,7 @@ from ...evidence.amd_targets import AMD_TARGETS
 from ...evidence.records import KernelEvidence, Launch, StaticReport, StaticStatus
 from ...evidence.static_gate import IDENTICAL, StaticJudgement
 from ...schema import VerdictKind
+from ..wording import tallied
 
 EVIDENCE_COLUMNS = (
     "case", "shape", "kernel",
@@ -109,10 +110,8 @@ def change_rows(judgements: Sequence[StaticJudgement]) -> list[tuple[str, ...]]:
 
 def verdict_line(judgements: Sequence[StaticJudgement]) -> str:
     """`3 pass (2 of identical machine code), 1 regression`."""
-    counts = Counter(one.kind for one in judgements)
     identical = sum(one.reason == IDENTICAL for one in judgements)
-    words = [f"{counts[kind]} {kind}" for kind in VerdictKind if counts[kind]]
-    return f"{', '.join(words) or 'nothing judged'}; {identical} of identical machine code"
+    return f"{tallied(one.kind for one in judgements) or 'nothing judged'}; {identical} of identical machine code"
 
 
 def _identity(one: KernelEvidence) -> tuple[object, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections import Counter
 from collections.abc import Sequence
 
 from ...schema import (
@@ -21,7 +20,7 @@ from ...schema import (
     boards_of,
 )
 from ...verdict.margins.call_classes import durations
-from ..wording import FEWEST_TOGETHER, absent_words, count, has_limits, short_kernel
+from ..wording import FEWEST_TOGETHER, absent_words, count, has_limits, short_kernel, tallied
 
 UNCALIBRATED = (
     "not calibrated on this {what}: the false-alarm rate and the smallest visible effect are unknown; measure it with `fusebench calibrate`"
@@ -157,32 +156,30 @@ def spending_lines(run: Run) -> list[str]:
 
 def verdict_line(run: Run) -> str:
     """The conclusion of a run, worst first: `Regression: 2 regression, 1 undecided, 27 pass; advisory: 1 regression`."""
-    gating = Counter(_kind(result) for result in run.results if result.gating)
-    advisory = Counter(kind for result in run.results if not result.gating and (kind := _kind(result)) in _NOTABLE)
-    word = "Incomplete" if not run.complete and not run.exit_code else _CONCLUSIONS[ExitCode(run.exit_code)]
-    if not any(gating[kind] for kind in VerdictKind):
+    gating = [kind for result in run.results if result.gating and (kind := _kind(result)) is not None]
+    word = "Incomplete" if not run.complete and not run.exit_code else CONCLUSIONS[ExitCode(run.exit_code)]
+    if not gating:
         measured = sum(result.measurement is not None for result in run.results)
         word = word if run.exit_code or not run.complete else "Measured"
-        counted = f"{count(measured, 'kernel-case pair')} timed, none judged"
+        said = f"{count(measured, 'kernel-case pair')} timed, none judged"
     else:
-        judged = gating[VerdictKind.PASS] or gating[VerdictKind.IMPROVEMENT]
-        word = word if judged or run.exit_code or not run.complete else "Not judged"
-        counted = ", ".join(f"{gating[kind]} {kind}" for kind in (*_NOTABLE, VerdictKind.PASS) if gating[kind])
-    aside = ", ".join(f"{advisory[kind]} {kind}" for kind in _NOTABLE if advisory[kind])
-    return f"{word}: {counted}" + (f"; advisory: {aside}" if aside else "")
+        passed = VerdictKind.PASS in gating or VerdictKind.IMPROVEMENT in gating
+        word = word if passed or run.exit_code or not run.complete else "Not judged"
+        said = tallied(gating, (*_NOTABLE, VerdictKind.PASS))
+    aside = tallied((kind for result in run.results if not result.gating and (kind := _kind(result)) is not None), _NOTABLE)
+    return f"{word}: {said}" + (f"; advisory: {aside}" if aside else "")
 
 
 def warnings_told(run: Run) -> list[str]:
     """The run's warnings; of four and more suspects that were remeasured, one line tells all: a nightly has fifty."""
-    remeasured = [(warning, found) for warning in run.warnings if (found := _REMEASURED.match(warning))]
-    cases = list(dict.fromkeys(found["case"] for _, found in remeasured))
+    remeasured = [found for warning in run.warnings if (found := _REMEASURED.match(warning))]
+    cases = list(dict.fromkeys(found["case"] for found in remeasured))
     if len(cases) < FEWEST_TOGETHER:
         return list(run.warnings)
-    again = len({found["case"] for _, found in remeasured if found["again"]})
+    again = len({found["case"] for found in remeasured if found["again"]})
     more = f", {again} of them more than once" if again else ""
     line = f"{len(cases)} cases were suspect and remeasured in fresh processes{more}: {', '.join(cases[:3])}, …; the record lists each"
-    told = {warning for warning, _ in remeasured}
-    return [*(warning for warning in run.warnings if warning not in told), line]
+    return [*(warning for warning in run.warnings if not _REMEASURED.match(warning)), line]
 
 
 def suspicions(run: Run) -> list[str]:
@@ -211,7 +208,7 @@ _REMEASURED = re.compile(r"case (?P<case>\S+): (?:suspect after its first measur
 """What a run says of a suspect (`Suspected.words` in runner/run/suspected.py)."""
 _TROUBLE = (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.INCOMPARABLE)
 _NOTABLE = (*_TROUBLE, VerdictKind.IMPROVEMENT)
-_CONCLUSIONS = {
+CONCLUSIONS = {
     ExitCode.PASS: "Pass",
     ExitCode.REGRESSION: "Regression",
     ExitCode.USAGE: "Not usable",
