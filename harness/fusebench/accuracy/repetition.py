@@ -23,7 +23,8 @@ CALLS = 228
 """Calls of a kernel: 0.98^228 = 0.01."""
 
 SECONDS = 0.15
-"""Time of the repeated calls of a kernel, over all cases that a process checks.  228 small calls take 0.02 to 0.1 s."""
+"""Time of the repeated calls of a kernel, over all cases that a process checks; where several processes check, one makes them.  228 small
+calls take 0.02 to 0.1 s."""
 
 LARGE_SHARE = 0.5
 """Part of the remaining time that a large case may take; a small one that follows makes more calls of the rest."""

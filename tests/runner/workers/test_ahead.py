@@ -171,20 +171,26 @@ def test_no_case_is_begun_after_the_seconds_there_are(ahead: Any, units: list[Ca
     assert len(checks.passed) == len(pool.tasks)
 
 
-def test_what_failed_was_wrong_or_was_tuned_by_timing_does_not_count(ahead: Any, units: list[CaseKernels]) -> None:
+def test_one_process_makes_the_repeated_calls_of_a_kernel(ahead: Any, units: list[CaseKernels]) -> None:
+    _, pool = ahead(units)
+    for name in (GOOD, SPLIT):
+        repeating = [worker for worker in pool.lent if any(name not in task.repeated_elsewhere for task in worker.tasks)]
+        assert len(repeating) == 1
+        assert all(name not in task.repeated_elsewhere for task in repeating[0].tasks), "over all cases that it checks"
+
+
+def test_what_failed_or_was_wrong_does_not_count(ahead: Any, units: list[CaseKernels]) -> None:
     def answer(task: AheadTask) -> CheckedAhead | Failure:
         if task.case.name == "n10":
             return FAILED
         reply = right(task)
         if task.case.name == "n11":
             return msgspec.structs.replace(reply, accuracy={GOOD: accuracy(passed=False), SPLIT: accuracy()})
-        if task.case.name == "n12":
-            return msgspec.structs.replace(reply, tuned=(GOOD,))
         return reply
 
     checks, _ = ahead(units, answer)
     passed = {unit.case.name: sorted(checks.passed.get(work_of(unit), {})) for unit in units}
-    assert passed == {unit.case.name: [GOOD, SPLIT] for unit in units} | {"n10": [], "same": [], "n11": [SPLIT], "n12": [SPLIT]}
+    assert passed == {unit.case.name: [GOOD, SPLIT] for unit in units} | {"n10": [], "same": [], "n11": [SPLIT]}
     assert {work: list(wrong) for work, wrong in checks.wrong.items() if wrong} == {work_of(units[1]): [GOOD]}
 
 
@@ -292,9 +298,30 @@ def test_a_worker_checks_the_kernels_and_leaves_out_those_that_fail(root: Path, 
     assert isinstance(reply, CheckedAhead)
     assert {name: one.passed for name, one in reply.accuracy.items()} == {GOOD: True, "scale/wrong@1": False, SPLIT: True}
     assert {one.seed for one in reply.accuracy.values()} == {3}
-    assert (set(reply.seconds), reply.tuned) == (set(kernels), ())
+    assert set(reply.seconds) == set(kernels)
     assert isinstance(called, CheckedAhead)
     assert (called.accuracy, set(called.seconds)) == ({}, set(kernels))
+
+
+def test_what_a_compiler_tunes_by_timing_is_called_and_not_checked(sources: Path, case: Case) -> None:
+    """Such a choice is not kept, so another check would follow."""
+    for name, tunings in (("compiled", 0), ("tuned", 1)):
+        (sources / "scale" / f"{name}.py").write_text(f"""
+from fusebench import kernel
+from fusebench.runner.workers.worker import tuning
+
+
+@kernel("scale", "{name}", version=1, role="compiled", language="torch")
+def {name}(x, *, factor=2.0):
+    tuning._tunings[0] += {tunings}
+    return x * factor
+""")
+    compiled, tuned = "scale/compiled@1", "scale/tuned@1"
+    with WorkerProcess(WorkerSetup(roots=(sources,), device="cpu"), silence_s=30.0) as worker:
+        reply = worker.ask(AheadTask(case=case, kernels=(tuned, compiled, GOOD), seed=3))
+    assert isinstance(reply, CheckedAhead)
+    assert {name: one.passed for name, one in reply.accuracy.items()} == {compiled: True, GOOD: True}
+    assert set(reply.seconds) == {tuned, compiled, GOOD}
 
 
 def test_configurations_that_compilers_tune_beside_other_processes_do_not_reach_the_disk(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Checks the kernels of many cases in several processes at once, before the first case is measured; compilation is most of that work.
 
 Nothing depends on it.  A check that passed here counts, because neither inputs nor bounds depend on other processes.  After any other
-outcome the kernel is checked again, alone: it may have failed for lack of the memory that others held.  So is a kernel that a compiler
-tuned by timing: the processes disturb each other, so the choice is not kept, and the timed code may be another.  Peers, which may keep
-such choices in ways of their own, are left out.
+outcome the kernel is checked again, alone: it may have failed for lack of the memory that others held.  A kernel that a compiler tunes by
+timing is compiled here and checked alone: the processes disturb each other, so the choice is not kept, and the timed code may be another.
+Peers, which may keep such choices in ways of their own, are left out.
 """
 
 from __future__ import annotations
@@ -87,6 +87,8 @@ def check_ahead(
     found = Checks(cases=len(units), passed={}, wrong={}, seconds={})
     lost: set[str] = set()
     """Kernels that took a process down: each costs the start of another one."""
+    repeating: dict[str, WorkerProcess] = {}
+    """By kernel, the process that makes its repeated calls."""
     queue = _Queue(units, memory_for_checks(pool.device), processes)
 
     deadline = time.monotonic() + seconds if seconds is not None else math.inf
@@ -97,7 +99,14 @@ def check_ahead(
                 if unit is None:
                     return
                 kernels = tuple(name for kernel in _own(unit) if (name := str(kernel.id)) not in lost)
-                reply = worker.ask(AheadTask(case=unit.case, kernels=kernels, seed=secrets.randbits(32), checked=queue.has_room(unit)))
+                task = AheadTask(
+                    case=unit.case,
+                    kernels=kernels,
+                    seed=secrets.randbits(32),
+                    checked=queue.has_room(unit),
+                    repeated_elsewhere=tuple(name for name in kernels if repeating.setdefault(name, worker) is not worker),
+                )
+                reply = worker.ask(task)
             if isinstance(reply, Failure):
                 if reply.unfit:
                     return
@@ -125,7 +134,7 @@ def check_ahead(
 
 
 def _take_in(found: Checks, work: Hashable, reply: CheckedAhead) -> None:
-    found.passed[work] = {name: one for name, one in reply.accuracy.items() if one.passed and name not in reply.tuned}
+    found.passed[work] = {name: one for name, one in reply.accuracy.items() if one.passed}
     found.wrong[work] = {name: one for name, one in reply.accuracy.items() if not one.passed}
     for name, seconds in reply.seconds.items():
         found.seconds[name] = found.seconds.get(name, 0.0) + seconds

@@ -63,6 +63,8 @@ class AheadTask(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     checked: bool = True
     """Whether they are judged; otherwise each is called once."""
+    repeated_elsewhere: tuple[str, ...] = ()
+    """Kernels whose repeated calls (`accuracy.repetition`) another process makes."""
     silence_s: float | None = None
 
 
@@ -169,9 +171,7 @@ class CheckedAhead(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """Every kernel of an `AheadTask` was called."""
 
     accuracy: dict[str, Accuracy] = {}
-    """By kernel; without kernels whose check raised an error."""
-    tuned: tuple[str, ...] = ()
-    """Kernels that a compiler tuned by timing."""
+    """By kernel; without kernels whose check raised an error, and those that a compiler tuned by timing."""
     seconds: dict[str, float] = {}
     """By kernel, what its check took, compilation included."""
 

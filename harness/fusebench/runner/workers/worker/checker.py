@@ -49,23 +49,27 @@ class Checker:
         """Share no draws with earlier checks: another task needs their memory, or a kernel that failed may have written into them."""
         self._draws = None
 
-    def check(self, task: CheckTask) -> Checked:
-        """The check on the draws that the case's kernels share; without them where there is no memory for both."""
+    def check(self, task: CheckTask, *, repeated: bool = True) -> Checked:
+        """The check on the draws that the case's kernels share; without them where there is no memory for both.
+
+        Args:
+            repeated: whether the kernel is called repeatedly, where that is due.
+        """
         import torch
 
         from ....accuracy.shared_draws import DrawStore
 
         self._draws = self._draws or DrawStore()
         try:
-            return Checked(accuracy=self._judged(task))
+            return Checked(accuracy=self._judged(task, repeated))
         except torch.OutOfMemoryError:
             if self._draws.nbytes == 0:
                 raise
         self._draws = None
         self._memory.give_back()
-        return Checked(accuracy=self._judged(task))
+        return Checked(accuracy=self._judged(task, repeated))
 
-    def _judged(self, task: CheckTask) -> Accuracy:
+    def _judged(self, task: CheckTask, repeated: bool) -> Accuracy:
         from ....accuracy.gate import check_kernel
         from ....accuracy.repetition import Repetition
 
@@ -82,35 +86,39 @@ class Checker:
             seed=task.seed,
             rows=task.rows,
             store=self._draws,
-            repetition=self._repetition,
+            repetition=self._repetition if repeated else None,
             on_draw=lambda done, total: self._on_draw(done, total, task.kernel),
         )
 
     def check_ahead(self, task: AheadTask) -> CheckedAhead:
-        """Check each kernel, or call it where there is no memory for more; errors are left to its check alone."""
+        """Check each kernel, or call it where there is no memory for more; errors are left to its check alone.
+
+        What a compiler tuned by timing is called only: such a choice is not kept, so another check follows.
+        """
         accuracy: dict[str, Accuracy] = {}
         seconds: dict[str, float] = {}
-        tuned = []
         for number, name in enumerate(task.kernels):
             self._on_draw(number, len(task.kernels), name)
             self._on_call(name)
             kernel, _ = self._revisions.kernel(name)
-            began, tunings = time.monotonic(), keep_tuning_in_memory(inductor=kernel.role is Role.COMPILED)
+            compiled = kernel.role is Role.COMPILED
+            began, tunings = time.monotonic(), keep_tuning_in_memory(inductor=compiled)
             try:
-                if task.checked:
-                    accuracy[name] = self.check(CheckTask(case=task.case, kernel=name, seed=task.seed)).accuracy
-                else:
+                if compiled or not task.checked:
                     self._call_once(task.case, kernel)
+                if task.checked and keep_tuning_in_memory(inductor=compiled) == tunings:
+                    check = CheckTask(case=task.case, kernel=name, seed=task.seed)
+                    checked = self.check(check, repeated=name not in task.repeated_elsewhere)
+                    if keep_tuning_in_memory(inductor=compiled) == tunings:
+                        accuracy[name] = checked.accuracy
             except Exception as error:
                 if is_device_fault(error):
                     raise
                 self._draws = None
             seconds[name] = time.monotonic() - began
-            if keep_tuning_in_memory(inductor=kernel.role is Role.COMPILED) > tunings:
-                tuned.append(name)
         self._draws = None
         self._memory.give_back()
-        return CheckedAhead(accuracy=accuracy, tuned=tuple(tuned), seconds=seconds)
+        return CheckedAhead(accuracy=accuracy, seconds=seconds)
 
     def _call_once(self, case: Case, kernel: Kernel) -> None:
         """Call a kernel as its check will, on inputs of the same layout."""
