@@ -103,18 +103,29 @@ def plant(buffers: Mapping[str, torch.Tensor], kinds: tuple[Special, ...], rng: 
             continue
         each = min(max(1, rows.shape[0] // (32 if len(kinds) > 1 else 4)), _MOST_ROWS)
         chosen = rng.sample(range(rows.shape[0]), each * len(kinds))
-        for number, row in enumerate(chosen):
-            kind = kinds[number % len(kinds)]
-            if kind is Special.ZEROS:
-                rows[row] = 0.0
-                rows[row, ::2] = -0.0
-            elif kind is Special.SMALL:
-                subnormal = buffer.dtype in _MANTISSA_BITS and rng.random() < 0.5
-                rows[row] = _subnormals(rows[row], rng) if subnormal else rows[row] * 2.0**-10
-            else:
-                # A row may hold many heads: a sixteenth of its elements reaches them all.
-                columns = rng.sample(range(width), 1 if kind is Special.LONE_INF else max(1, width // 16))
-                rows[row, torch.tensor(columns, device=buffer.device)] = float(kind.removeprefix("lone "))
+        for place, kind in enumerate(kinds):
+            _plant_kind(rows, kind, chosen[place :: len(kinds)], rng)
+
+
+def _plant_kind(rows: torch.Tensor, kind: Special, chosen: Sequence[int], rng: random.Random) -> None:
+    """Plant `kind` in the `chosen` rows, all at once: on a GPU every copy of row numbers waits for it."""
+    width, device = rows.shape[1], rows.device
+    if kind is Special.ZEROS:
+        zeros = torch.zeros(width, dtype=rows.dtype, device=device)
+        zeros[::2] = -0.0
+        rows[torch.tensor(chosen, device=device)] = zeros
+    elif kind is Special.SMALL:
+        subnormal = [row for row in chosen if rows.dtype in _MANTISSA_BITS and rng.random() < 0.5]
+        if subnormal:
+            rows[torch.tensor(subnormal, device=device)] = _subnormals((len(subnormal), width), rows.dtype, rng).to(device)
+        if others := [row for row in chosen if row not in subnormal]:
+            rows[torch.tensor(others, device=device)] *= 2.0**-10
+    else:
+        # A row may hold many heads: a sixteenth of its elements reaches them all.
+        count = 1 if kind is Special.LONE_INF else max(1, width // 16)
+        columns = [rng.sample(range(width), count) for _ in chosen]
+        where = torch.tensor([chosen, *zip(*columns, strict=True)], device=device)
+        rows[where[:1], where[1:]] = float(kind.removeprefix("lone "))
 
 
 def plant_in_parameters(arguments: Mapping[str, Any], kinds: tuple[Special, ...], rng: random.Random, *, reduced: Sequence[str]) -> None:
@@ -141,12 +152,12 @@ def plant_in_parameters(arguments: Mapping[str, Any], kinds: tuple[Special, ...]
             value[tuple(rng.randrange(size) for size in value.shape)] = number
 
 
-def _subnormals(row: torch.Tensor, rng: random.Random) -> torch.Tensor:
-    """Random subnormals of both signs, of `row`'s shape and dtype."""
+def _subnormals(shape: tuple[int, ...], dtype: torch.dtype, rng: random.Random) -> torch.Tensor:
+    """Random subnormals of both signs, on the CPU."""
     generator = torch.Generator().manual_seed(rng.getrandbits(63))
-    size = torch.randint(1, 2 ** _MANTISSA_BITS[row.dtype], row.shape, generator=generator, dtype=torch.int64)
-    sign = torch.randint(2, row.shape, generator=generator, dtype=torch.int64) << (8 * row.element_size() - 1)
-    return (size | sign).to(_BITS[row.element_size()]).view(row.dtype).to(row.device)
+    size = torch.randint(1, 2 ** _MANTISSA_BITS[dtype], shape, generator=generator, dtype=torch.int64)
+    sign = torch.randint(2, shape, generator=generator, dtype=torch.int64) << (8 * dtype.itemsize - 1)
+    return (size | sign).to(_BITS[dtype.itemsize]).view(dtype)
 
 
 def _near_constant(rows: torch.Tensor, rng: random.Random) -> torch.Tensor:
