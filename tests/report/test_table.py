@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 from types import ModuleType
-from typing import Any
 
 import msgspec
 import pytest
@@ -12,9 +11,7 @@ from fusebench.report.html.page import html_report
 from fusebench.report.run.markdown import markdown_report
 from fusebench.report.run.summary import warnings_told
 from fusebench.report.run.table import print_run
-from fusebench.runner.run.suspected import Suspected
 from fusebench.schema import Run, Status, Verdict, VerdictKind
-from fusebench.verdict.baseline.compare_to_baseline import Suspect
 
 
 def printed(run: Run, width: int = 300) -> str:
@@ -118,13 +115,21 @@ def test_a_run_without_results_prints(synthetic: ModuleType) -> None:
 def test_many_suspects_that_were_remeasured_are_one_line(synthetic: ModuleType) -> None:
     """Planted defect: a nightly repeated 107 lines of suspects at its end."""
     run = synthetic.make_run()
-    suspects = [Suspect(case=summary.case.key, reason="+2.0 % (undecided)", kernels=(synthetic.FUSED,)) for summary in run.cases]
-    looks = [Suspected(suspect=one, kernels=one.kernels, first=1, before=(), processes=2, looks=4) for one in suspects]
-    measured: Any = None
-    again = msgspec.structs.replace(looks[0], before=(measured, measured), processes=4)
-    warnings = ["clocks were low", *(one.words for one in looks), again.words]
-    told = warnings_told(msgspec.structs.replace(run, warnings=warnings))
+
+    def told(count: int) -> list[str]:
+        names = synthetic.CASES[:count]
+        processes = {name: 8 if name == names[-1] else 2 for name in names}
+        results = [
+            msgspec.structs.replace(one, measurement=msgspec.structs.replace(one.measurement, looks=4, processes=processes[one.case]))
+            if one.case in names and one.kernel == synthetic.FUSED
+            else one
+            for one in run.results
+        ]
+        cases = [msgspec.structs.replace(one, suspicion="+2.0 % (undecided)") if one.case.name in names else one for one in run.cases]
+        return warnings_told(msgspec.structs.replace(run, cases=cases, results=results, warnings=["clocks were low"]))
+
     named = ", ".join(f"qknorm_rope:{name}" for name in synthetic.CASES[:3])
-    said = f"5 cases were suspect and remeasured in fresh processes, 1 of them more than once: {named}, …; the record lists each"
-    assert told == ["clocks were low", said]
-    assert warnings_told(msgspec.structs.replace(run, warnings=warnings[:4])) == warnings[:4], "few are told one by one"
+    said = f"5 cases were suspects, remeasured in 2 to 8 fresh processes each: {named}, …; the record lists each"
+    assert told(5) == ["clocks were low", said]
+    alone = f"case qknorm_rope:{synthetic.CASES[0]}: a suspect, remeasured in 8 fresh processes: +2.0 % (undecided)"
+    assert told(1) == ["clocks were low", alone], "few are told one by one"

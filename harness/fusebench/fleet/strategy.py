@@ -270,7 +270,7 @@ class FleetStrategy(RunStrategy):
             if one is None:
                 continue
             key = one.suspect.case
-            self.context.warn(one.words)
+            self.context.reporter.note(one.words)
             lease = RemeasureLease(
                 key=key,
                 known=tuple(self._known(key)[1]),

@@ -19,7 +19,6 @@ from fusebench.schema import Case, Result, Run, Sample, Status
 from fusebench.timing.coldness import Coldness
 from fusebench.timing.placement import CONTROL
 from fusebench.verdict.baseline.compare_to_baseline import Suspect, judge_run
-from fusebench.verdict.baseline.joined import REMEASURE
 from fusebench.verdict.margins.rule import MarginRule
 from helpers import session_bench
 from helpers.session_bench import GOOD, SPLIT, Bench, by_kernel, measured
@@ -39,6 +38,11 @@ def faster(task: TimeTask) -> Measured:
 def answering(answer: Callable[[TimeTask], Measured | Failure], times: int = 16) -> Callable[[Any, int], None]:
     """Makes every fresh worker answer so."""
     return lambda worker, number: worker.replies.extend([answer] * times)
+
+
+def notes(bench: Bench) -> list[str]:
+    """What was told while it measured."""
+    return [said[1] for said in bench.reporter.said if said[0] == "note"]
 
 
 def remeasured(
@@ -68,7 +72,8 @@ def test_figures_are_those_of_the_fresh_processes_and_samples_of_the_first_are_k
     assert {one.process for one in samples if one.case == "scale:second"} == set(range(PROCESSES + 1))
     assert {one.process for one in samples if one.case == "scale:first"} == {0}
     assert run.complete
-    assert any("scale:second" in text and "planted" in text for text in run.warnings)
+    assert "case scale:second: suspect after its first measurement, so remeasured in 8 fresh processes: planted" in notes(bench)
+    assert run.warnings == [], "the record says it of the case and its times"
     assert f"scale:second in process {PROCESSES + 1}" in run.environment.state["warm_up"]
 
 
@@ -281,7 +286,7 @@ def test_a_suspect_is_remeasured_until_a_look_decides_it(
     assert [time_us(run, case.name) for case in cases] == pytest.approx([AGAIN_US] * 3)
     warmed = {place for place in run.environment.state["warm_up"] if place.startswith("scale:second")}
     assert warmed == {"scale:second", *(f"scale:second in process {number + 1}" for number in range(1, processes + 4))}
-    asked = [text for text in run.warnings if REMEASURE in text]
+    asked = [text for text in notes(bench) if "remeasure" in text]
     assert [text.split(":")[1].split()[0] for text in asked] == ["first", "second", "third", "second", "third", "third"]
 
 

@@ -60,7 +60,7 @@ def test_the_interval_is_narrower_than_that_of_one_run_only_by_what_runs_know(sy
 def test_a_newest_run_that_was_stopped_while_suspects_were_remeasured_lacks_nothing(synthetic: ModuleType) -> None:
     older, newest = runs(synthetic, 1.0, 1.0)
     suspect = msgspec.structs.replace(newest.cases[0], suspicion="+2.0 % (undecided)")
-    said = f"case {suspect.case.key}: suspect after its first measurement, so remeasured in 2 fresh processes: +2.0 % (undecided)"
+    said = f"confirmation: 200 s was too short to remeasure these suspects as often as they may be: {suspect.case.key}"
     newest = msgspec.structs.replace(newest, complete=False, cases=[suspect, *newest.cases[1:]], warnings=[said, "the GPU was warm"])
     joined = join_runs([older, newest])
     assert joined.complete

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Sequence
 
@@ -171,15 +170,20 @@ def verdict_line(run: Run) -> str:
 
 
 def warnings_told(run: Run) -> list[str]:
-    """The run's warnings; of four and more suspects that were remeasured, one line tells all: a nightly has fifty."""
-    remeasured = [found for warning in run.warnings if (found := _REMEASURED.match(warning))]
-    cases = list(dict.fromkeys(found["case"] for found in remeasured))
-    if len(cases) < FEWEST_TOGETHER:
-        return list(run.warnings)
-    again = len({found["case"] for found in remeasured if found["again"]})
-    more = f", {again} of them more than once" if again else ""
-    line = f"{len(cases)} cases were suspect and remeasured in fresh processes{more}: {', '.join(cases[:3])}, …; the record lists each"
-    return [*(warning for warning in run.warnings if not _REMEASURED.match(warning)), line]
+    """The run's warnings, and which suspects fresh processes remeasured: a line each, or one of four and more."""
+    processes: dict[str, int] = {}
+    for result in run.results:
+        if result.measurement is not None and result.measurement.looks > 1:
+            processes[result.case_key] = max(result.measurement.processes, processes.get(result.case_key, 0))
+    why = {one.case.key: one.suspicion for one in run.cases if one.case.key in processes}
+    if len(why) < FEWEST_TOGETHER:
+        lines = [f"case {key}: a suspect, remeasured in {processes[key]} fresh processes: {reason}" for key, reason in why.items()]
+    else:
+        low, high = min(processes.values()), max(processes.values())
+        some = str(high) if low == high else f"{low} to {high}"
+        named = ", ".join([*why][:3])
+        lines = [f"{len(why)} cases were suspects, remeasured in {some} fresh processes each: {named}, …; the record lists each"]
+    return [*run.warnings, *lines]
 
 
 def suspicions(run: Run) -> list[str]:
@@ -204,8 +208,6 @@ def absent_line(run: Run) -> str:
     return absent_words((result.kernel, result.reason) for result in run.results if result.status is Status.NOT_RUNNABLE)
 
 
-_REMEASURED = re.compile(r"case (?P<case>\S+): (?:suspect after its first measurement|(?P<again>still open) after \d+ fresh processes),")
-"""What a run says of a suspect (`Suspected.words` in runner/run/suspected.py)."""
 _TROUBLE = (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.INCOMPARABLE)
 _NOTABLE = (*_TROUBLE, VerdictKind.IMPROVEMENT)
 CONCLUSIONS = {

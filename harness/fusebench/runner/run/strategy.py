@@ -223,7 +223,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
             for place, one in budget.while_it_lasts(chosen):
                 key = one.suspect.case
                 unit = self._units[key]
-                self.context.warn(one.words)
+                self.context.reporter.note(one.words)
                 self.context.reporter.case(place + 1, len(chosen), unit.case, unit.shape)
                 work = Remeasurement(
                     unit, self.context, self._known(key)[1], one.suspect.reason, one.kernels, first=one.first, before=one.before

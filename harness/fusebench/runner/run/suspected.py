@@ -29,7 +29,7 @@ class Suspected(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def words(self) -> str:
-        """For a warning."""
+        """For a note; the record says it by `CaseSummary.suspicion` and `Measurement.looks`."""
         key, fresh = self.suspect.case, self.processes - len(self.before)
         if self.before:
             return f"case {key}: still open after {len(self.before)} fresh processes, so {fresh} more remeasure it: {self.suspect.reason}"

@@ -28,7 +28,7 @@ FEWEST_PROCESSES = 8
 one run of eight, are enough."""
 
 REMEASURE = "remeasure"
-"""In every warning of a run about suspects that it remeasured, or could not."""
+"""In the warning of a run about suspects that it could not remeasure as often as they may be, and in older records of each suspect."""
 
 
 def join_runs(runs: Sequence[Run]) -> Run:
@@ -42,7 +42,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
     grows run by run is that of all runs at once.  Of its runs, those behind no time any more are left out.
 
     Verdicts go, their evidence, and exit codes that came from them: they judged one run's times by the last baseline.  So do warnings of
-    suspects that were remeasured; and a newest run that was stopped while they were lacks nothing here, if it has every case of the others.
+    suspects; and a newest run that was stopped while they were lacks nothing here, if it has every case of the others.
 
     Raises:
         RunRecordError: no run, one run twice, a joined record as the newest run, or runs of different devices, timers or cache states.
