@@ -175,11 +175,11 @@ def warnings_told(run: Run) -> list[str]:
     for result in run.results:
         if result.measurement is not None and result.measurement.looks > 1:
             processes[result.case_key] = max(result.measurement.processes, processes.get(result.case_key, 0))
-    why = {one.case.key: one.suspicion for one in run.cases if one.case.key in processes}
+    why = {one.case.key: one.suspicion for one in run.cases if one.suspicion and one.case.key in processes}
     if len(why) < FEWEST_TOGETHER:
         lines = [f"case {key}: a suspect, remeasured in {processes[key]} fresh processes: {reason}" for key, reason in why.items()]
     else:
-        low, high = min(processes.values()), max(processes.values())
+        low, high = min(processes[key] for key in why), max(processes[key] for key in why)
         some = str(high) if low == high else f"{low} to {high}"
         named = ", ".join([*why][:3])
         lines = [f"{len(why)} cases were suspects, remeasured in {some} fresh processes each: {named}, …; the record lists each"]

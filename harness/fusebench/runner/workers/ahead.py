@@ -1,4 +1,4 @@
-"""Checks the kernels of many cases in several processes at once, before the first case is measured; compilation is most of that work.
+"""Checks the kernels of many cases in several processes at once, before the first case is measured.
 
 Nothing depends on it.  A check that passed here counts, because neither inputs nor bounds depend on other processes.  After any other
 outcome the kernel is checked again, alone: it may have failed for lack of the memory that others held.  A kernel that a compiler tunes by
@@ -99,14 +99,10 @@ def check_ahead(
                 if unit is None:
                     return
                 kernels = tuple(name for kernel in _own(unit) if (name := str(kernel.id)) not in lost)
-                task = AheadTask(
-                    case=unit.case,
-                    kernels=kernels,
-                    seed=secrets.randbits(32),
-                    checked=queue.has_room(unit),
-                    repeated_elsewhere=tuple(name for name in kernels if repeating.setdefault(name, worker) is not worker),
-                )
-                reply = worker.ask(task)
+                checked = queue.has_room(unit)
+                elsewhere = tuple(name for name in kernels if checked and repeating.setdefault(name, worker) is not worker)
+                seed = secrets.randbits(32)
+                reply = worker.ask(AheadTask(case=unit.case, kernels=kernels, seed=seed, checked=checked, repeated_elsewhere=elsewhere))
             if isinstance(reply, Failure):
                 if reply.unfit:
                     return
