@@ -5,6 +5,7 @@ The libraries are stand-ins (documented.py), so this holds for the signatures th
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -217,3 +218,18 @@ def test_loading_the_kernels_imports_no_library() -> None:
     problems, peers = map(int, done.stdout.split())
     assert problems == 0
     assert peers >= 20
+
+
+def test_variables_of_triton_that_a_library_sets_at_its_import_are_put_back(
+    collection: Collection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every kernel of the process would be compiled otherwise: FlashInfer names an assembler."""
+    (tmp_path / "library_of_a_test.py").write_text(
+        "import os\nos.environ |= {'TRITON_PLANTED': '1', 'TRITON_KNOWN': 'theirs', 'THEIR_OWN': '1'}\n\n\ndef function(): ...\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("TRITON_KNOWN", "ours")
+    monkeypatch.setenv("THEIR_OWN", "0")
+    peers = next(module for name, module in sys.modules.items() if name.startswith("_fusebench_root_") and name.endswith("._shared.peers"))
+    assert callable(peers.library_function("library_of_a_test:function"))
+    assert (os.environ.get("TRITON_PLANTED"), os.environ["TRITON_KNOWN"], os.environ["THEIR_OWN"]) == (None, "ours", "1")

@@ -62,6 +62,7 @@ CALLS = {
     "restores": "before = torch.empty; torch.empty = None; torch.empty = before; gc.disable(); gc.enable()",
     "sleeps": "time.sleep(1000)",
     "compiles_lazily": "import torch._dynamo, torch._inductor",
+    "hooks_exceptions": "sys.excepthook = lambda kind, value, trace: None",
 }
 """Kernels `scale/NAME@1` by what they do when they are called, before they compute the right thing."""
 IMPORTS = {
@@ -176,8 +177,10 @@ def test_a_kernel_that_leaves_shared_state_changed_is_named_with_the_change(shar
     assert isinstance(shared.ask(task("good", case)), Checked), "the next kernel gets another process"
 
 
-@pytest.mark.parametrize("name", ["restores", "compiles_lazily"])
-def test_what_is_put_back_or_belongs_to_a_library_is_no_change(shared: WorkerProcess, case: Case, name: str) -> None:
+@pytest.mark.parametrize("name", ["restores", "compiles_lazily", "hooks_exceptions"])
+def test_what_is_put_back_or_belongs_to_a_library_or_concerns_no_other_kernel_is_no_change(
+    shared: WorkerProcess, case: Case, name: str
+) -> None:
     assert isinstance(shared.ask(task(name, case)), Checked)
     assert isinstance(shared.ask(task("good", case)), Checked)
 

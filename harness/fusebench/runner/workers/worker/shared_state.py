@@ -42,6 +42,9 @@ COMPILERS_OWN = frozenset(
     {"PYTORCH_NVML_BASED_CUDA_CHECK", "TORCHINDUCTOR_CACHE_DIR", "TORCHINDUCTOR_COMPILE_THREADS", "TRITON_CACHE_DIR", "TRITON_PTXAS_PATH"}
 )
 """Variables that torch, its compiler and the harness set themselves."""
+UNWATCHED = frozenset({("sys", "excepthook")})
+"""Functions that concern no other kernel, by module and name.  The hook decides what is printed of an exception that ends the process.
+CuTe DSL replaces it when it is imported, which torch.compile does where it is installed."""
 SHARED_OPERATORS = "aten/"
 """Begins the name of every implementation of an operator of torch."""
 
@@ -61,7 +64,7 @@ class SharedState:
         """Take in the modules that were imported meanwhile."""
         for name, owner in _owners():
             if name not in self._owners:
-                known = {key: value for key, value in vars(owner).items() if _is_watched(value)}
+                known = {key: value for key, value in vars(owner).items() if _is_watched(value) and (name, key) not in UNWATCHED}
                 self._owners[name] = _Owner(owner, tuple(known), tuple(known.values()), len(vars(owner)))
 
     def changes(self) -> list[str]:
