@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +19,7 @@ from .run.markdown import evidence_markdown, markdown_table
 from .run.summary import calibration_words
 from .run.table import VERDICT_STYLES
 from .terminal import FittedTable
-from .wording import DASH, absent_words, count, error_over_split, microseconds, short_kernel
+from .wording import DASH, absent_words, count, error_over_split, microseconds, short_kernel, tallied
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,8 +29,8 @@ HEADER = ("kernel", "base us", "head us", "change", "replicates", "rms error, he
 
 def ab_lines(comparison: Comparison) -> list[tuple[str, str]]:
     """The sentences around the tables, each with its terminal style."""
-    kinds = Counter(one.verdict.kind.value for one in comparison.kernels if not one.absent)
-    lines = [(", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "nothing was compared", "bold")]
+    kinds = [one.verdict.kind for one in comparison.kernels if not one.absent]
+    lines = [(tallied(kinds, sorted({*kinds})) or "nothing was compared", "bold")]
     for kind in (VerdictKind.ERROR, VerdictKind.REGRESSION, VerdictKind.UNDECIDED, VerdictKind.IMPROVEMENT):
         found = [one for one in comparison.kernels if one.verdict.kind is kind]
         lines += [(f"{kind.value}: {one.kernel} on {one.case_key}: {_explained(one)}", VERDICT_STYLES[kind]) for one in found]

@@ -12,7 +12,7 @@ from ..schema import Result, Run, VerdictKind
 from ..stats.paired import describe_change
 from ..verdict.baseline.judgement import Judgement, Presence
 from ..verdict.comparability import fingerprint_differences, record_differences
-from ..verdict.exit_status import advisory_remark
+from ..verdict.exit_status import advisory_remark, is_aside
 from ..verdict.noise_floor import Spread
 from . import escape
 from .run.document import ends, finite
@@ -126,7 +126,7 @@ def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
     for judgement in judgements:
         if judgement.presence is not Presence.COMMON and judgement.verdict.kind is VerdictKind.INCOMPARABLE:
             together[judgement.suite, judgement.verdict.reason].append(judgement)
-        elif _is_aside(judgement):
+        elif is_aside(judgement.verdict):
             together[(advisory_remark(judgement.verdict),)].append(judgement)
         elif judgement.verdict.kind is not VerdictKind.PASS:
             console.print(_explained(judgement))
@@ -135,20 +135,15 @@ def print_judgements(judgements: Sequence[Judgement], console: Console) -> None:
             for judgement in those:
                 console.print(_explained(judgement))
         else:
-            console.print(_aside(those) if _is_aside(those[0]) else _grouped(those))
-    aside = [one for one in judgements if _is_aside(one)]
-    decisive = [one for one in judgements if not _is_aside(one)]
+            console.print(_aside(those) if is_aside(those[0].verdict) else _grouped(those))
+    aside = [one for one in judgements if is_aside(one.verdict)]
+    decisive = [one for one in judgements if not is_aside(one.verdict)]
     without = f"; advisory, not in the exit status: {_counted(aside)}" if aside else ""
     missing = sum(judgement.presence is Presence.MISSING for judgement in judgements)
     shrunk = f"; {missing} of the baseline's are missing from the run" if missing else ""
     console.print(
         f"{count(len(decisive), 'kernel-case pair')}: {_counted(decisive) or 'nothing to judge'}{without}{shrunk}", highlight=False
     )
-
-
-def _is_aside(judgement: Judgement) -> bool:
-    """Whether it is neither a pass nor counted in the exit status."""
-    return not judgement.verdict.gating and judgement.verdict.kind is not VerdictKind.PASS
 
 
 def _counted(judgements: Sequence[Judgement]) -> str:

@@ -124,12 +124,17 @@ def static_exit_code(
     return exit_code_of((one.kind for one in judgements), passing=passing, others=[*failed, *others])
 
 
+def is_aside(verdict: Verdict) -> bool:
+    """Whether it is neither a pass nor counted in the exit status."""
+    return not verdict.gating and verdict.kind is not VerdictKind.PASS
+
+
 def explain_advisory(verdict: Verdict, role: Role) -> Verdict:
     """Explain, at the end of its reason, why an advisory verdict on a kernel of `role` does not affect the exit code.
 
     Gating verdicts and passes stay as they are.
     """
-    if verdict.gating or verdict.kind is VerdictKind.PASS:
+    if not is_aside(verdict):
         return verdict
     remark = f"{_ADVISORY}{_WHY_ADVISORY[role]}"
     return msgspec.structs.replace(verdict, reason=f"{verdict.reason}; {remark}" if verdict.reason else remark)

@@ -41,6 +41,7 @@ from ..wording import (
     share_of_limit,
     short_kernel,
     status_text,
+    tallied,
     with_spread,
 )
 from .charts import Spread, best_of_each, history_caption, history_line, legend, roofline, small_bar, small_box, speedup_bars, version_bars
@@ -175,7 +176,7 @@ def _sections(blocks: Sequence[tuple[CaseSummary, list[Result]]], spreads: Sprea
         shown = [(summary, row) for summary, results in cases for row in results if row.status is not Status.NOT_RUNNABLE]
         cells = [_row(summary, row, spreads.get((summary.case.key, row.kernel)), min(top, 4.0)) for summary, row in shown]
         kinds = [outcome(row) for _, row in shown]
-        counted = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
+        counted = tallied(kinds, dict.fromkeys(kinds))
         chart = speedup_bars(best_of_each((summary.case.name, results) for summary, results in cases))
         found.append(Section(f"suite-{place}", name, "model" if "/" in name else "op", len(cases), cells, counted, chart))
     return found

@@ -29,6 +29,7 @@ from ..wording import (
     short_kernel,
     speedup,
     status_text,
+    tallied,
     with_spread,
 )
 from .markdown import environment_table, evidence_markdown, markdown_table
@@ -178,8 +179,8 @@ def _weighted(suite: SuiteSummary | None) -> str:
 
 def _tally(cases: Sequence[tuple[CaseSummary, list[Result]]]) -> str:
     kinds = [result.verdict.kind for _, rows in cases for result in rows if result.verdict is not None and result.gating]
-    found = [f"{kinds.count(kind)} {kind}" for kind in VerdictKind if kind is not VerdictKind.PASS and kind in kinds]
-    return f", {', '.join(found)}" if found else ""
+    found = tallied(kind for kind in kinds if kind is not VerdictKind.PASS)
+    return f", {found}" if found else ""
 
 
 def _row(summary: CaseSummary, rows: list[Result]) -> list[str]:
