@@ -364,9 +364,20 @@ def test_compiled_kernels_are_checked_as_compiled(toys: Any) -> None:
 
 @pytest.mark.parametrize(
     ("function", "errors_only"),
-    [(fused, False), (truncated, True), (low_precision, True), (tail_not_written, False), (writes_past_the_end, False), (drops_nan, False)],
+    [(fused, False), (truncated, True), (low_precision, True), (drops_nan, True), (tail_not_written, False), (writes_past_the_end, False)],
     ids=lambda value: getattr(value, "__name__", str(value)),
 )
-def test_a_failure_by_the_size_of_errors_alone_is_told_from_every_other(toys: Any, function: Function, errors_only: bool) -> None:
+def test_a_failure_by_errors_or_planted_values_alone_is_told_from_every_other(toys: Any, function: Function, errors_only: bool) -> None:
     accuracy = toys.check(toys.rms_scale, function)
     assert (accuracy.passed, accuracy.errors_only) == (function is fused, errors_only), accuracy.reason
+
+
+def test_a_kernel_that_loses_planted_values_is_judged_by_its_finite_ones_too(toys: Any) -> None:
+    def drops_nan_and_is_wrong(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return drops_nan(x, weight) * 1.25
+
+    right, wrong = toys.check(toys.rms_scale, drops_nan), toys.check(toys.rms_scale, drops_nan_and_is_wrong)
+    assert (right.passed, right.within_loose_tolerance) == (False, True)
+    assert_matches("planted: .*expected nan", right.reason)
+    assert (wrong.passed, wrong.within_loose_tolerance) == (False, False)
+    assert "planted" not in wrong.reason, "the error in every element is worse"

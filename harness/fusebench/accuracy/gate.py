@@ -21,7 +21,7 @@ from ..schema import Accuracy, Bitwise, Contract, Language, OutputError
 from .contracts import BIAS_ELEMENTS, BIAS_ROWS, FLOAT32_FLOOR_ULPS
 from .draws import MOST_DRAWS, Special
 from .metrics import ErrorMetrics, merge, rms_spread
-from .one_draw import Drawing
+from .one_draw import Drawing, Drawn
 from .pool import Pool
 from .repetition import Repetition
 from .shared_draws import Draws, DrawStore, Timed, room_on
@@ -178,7 +178,9 @@ class _Check:
         self.draws = self.planned = self.compared = self.equal_to_split = 0
         self.loose = True
         self.errors_only = False
-        """Whether the failure is the size of the errors."""
+        """Whether the failure is the size of the errors, or no more than what became of planted NaN and Inf."""
+        self.planted = ""
+        """The latter, which is told unless there is another failure."""
 
     def run(self) -> str:
         """The reason of a failure, or an empty string."""
@@ -188,7 +190,7 @@ class _Check:
         self.planned = len(magnitudes)
         for magnitude in magnitudes:
             pool = self.pools[magnitude] = Pool(self.names, self.judged)
-            reason = self._draw_unit(pool) if magnitude == 1.0 else self._draw(pool, magnitude)
+            reason = self._draw_unit(pool) if magnitude == 1.0 else self._draw(pool, magnitude).reason
             if not reason:
                 reason = self._extend(pool, magnitude, self._draws_for_bias(pool, magnitude))
             if not reason:
@@ -196,7 +198,10 @@ class _Check:
                 self.errors_only = bool(reason) and reason == pool.judge()
             if reason:
                 return f"at input magnitude {magnitude:g}{self._variant_at(magnitude)}: {reason}"
-        return self.drawing.repeat()
+        if reason := self.drawing.repeat():
+            return reason
+        self.errors_only = bool(self.planted)
+        return self.planted
 
     def _variant_at(self, magnitude: float) -> str:
         """The option in which draws of `magnitude` differ from the case, in words."""
@@ -210,8 +215,12 @@ class _Check:
         planted = self.draws_of_case.unit_specials()
         self.planned += len(planted) - 1
         for kinds in planted:
-            if reason := self._draw(pool, 1.0, kinds):
-                return f"with rows of {', '.join(kinds)} planted: {reason}" if kinds else reason
+            drawn = self._draw(pool, 1.0, kinds)
+            told = f"with rows of {', '.join(kinds)} planted: {drawn.reason}" if kinds else drawn.reason
+            if drawn.planted_only:
+                self.planted = self.planted or f"at input magnitude 1: {told}"
+            elif drawn.reason:
+                return told
         return ""
 
     def _draws_for_bias(self, pool: Pool, magnitude: float) -> int:
@@ -225,15 +234,15 @@ class _Check:
         self.planned += max(0, draws - pool.draws)
         while pool.draws < draws:
             # An interpreter has no races, and the draw before has shown unwritten memory: these draws are for statistics.
-            if reason := self._draw(pool, magnitude, twice=not self.interpreted):
+            if reason := self._draw(pool, magnitude, twice=not self.interpreted).reason:
                 return reason
         return ""
 
-    def _draw(self, pool: Pool, magnitude: float, specials: tuple[Special, ...] = (), *, twice: bool = True) -> str:
-        """The next draw, added to `pool`; it returns the reason of a failure that no pooling can excuse."""
+    def _draw(self, pool: Pool, magnitude: float, specials: tuple[Special, ...] = (), *, twice: bool = True) -> Drawn:
+        """The next draw, added to `pool`."""
         drawn = self.drawing.draw(magnitude, specials, twice=twice)
         if not drawn.outputs:
-            return drawn.reason
+            return drawn
         pool.add(drawn.outputs)
         for errors in drawn.outputs.values():
             self.compared += errors.elements
@@ -242,7 +251,7 @@ class _Check:
         self.draws += 1
         if self.on_draw is not None:
             self.on_draw(self.draws, max(self.draws, self.planned))
-        return drawn.reason
+        return drawn
 
     def _judge_patiently(self, pool: Pool, magnitude: float) -> str:
         reason, draws = pool.judge(), pool.draws

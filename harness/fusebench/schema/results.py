@@ -116,7 +116,8 @@ class Accuracy(msgspec.Struct, frozen=True, kw_only=True):
     """Token count of the check where it differs from the case's (interpreter)."""
     interpreted: bool = False
     errors_only: bool = False
-    """Whether it failed by the size of its errors alone; false for a pass, for any other failure, and in older records."""
+    """Whether it failed by the size of its errors alone, or by no more than what became of NaN and Inf that the check planted; false for a
+    pass, for any other failure, and in older records."""
     reason: str = ""
 
 
