@@ -26,7 +26,7 @@ from fusebench.runner.workers.checking import MEMORY_FACTOR, MEMORY_SHARE
 from fusebench.runner.workers.process import WorkerProcess
 from fusebench.runner.workers.protocol import AheadTask, CheckedAhead, Failure, Prepared, PrepareTask, WorkerSetup
 from fusebench.runner.workers.worker import main as worker_module
-from fusebench.schema import Accuracy, Case, Status
+from fusebench.schema import Accuracy, Case, Role, Status
 
 pytestmark = pytest.mark.usefixtures("forked_workers")
 
@@ -150,6 +150,16 @@ def test_few_cases_whose_code_is_in_the_caches_are_not_worth_it(
     changed = sources / "scale" / "good.py"
     changed.write_text(changed.read_text() + "\n# changed\n")
     assert ahead(units)[0].cases == FEWEST_CASES
+
+
+def test_compiled_kernels_are_called_ahead_only_until_their_cache_holds_their_code(
+    ahead: Any, units: list[CaseKernels], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (good,) = {kernel for unit in units for kernel in unit.runnable if str(kernel.id) == GOOD}
+    monkeypatch.setattr(good, "role", Role.COMPILED)
+    monkeypatch.setattr(checking_ahead, "FEWEST_CHECKS", FEWEST_CASES)
+    assert {task.kernels for task in ahead(units)[1].tasks} == {(GOOD, SPLIT)}
+    assert {task.kernels for task in ahead(units)[1].tasks} == {(SPLIT,)}
 
 
 def test_a_few_cases_or_a_single_process_are_not_worth_it(ahead: Any, units: list[CaseKernels]) -> None:

@@ -3,6 +3,7 @@
 Nothing depends on it.  A check that passed here counts, because neither inputs nor bounds depend on other processes.  After any other
 outcome the kernel is checked again, alone: it may have failed for lack of the memory that others held.  A kernel that a compiler tunes by
 timing is compiled here and checked alone: the processes disturb each other, so the choice is not kept, and the timed code may be another.
+Kernels of torch.compile whose code its cache holds are left to their check alone: each process would trace them anew.
 Peers, which may keep such choices in ways of their own, are left out.
 """
 
@@ -72,17 +73,21 @@ def check_ahead(
     time than the start of the processes.
 
     Args:
-        processes: at a time; `checking.most_processes()` where None.
+        processes: at a time; `checking.most_processes` where None.
         seconds: no further case is begun after them; None for no limit.
         marks: folder of a file per compiled case; in Inductor's cache where None, so that marks go with the code.
     """
-    processes = most_processes() if processes is None else processes
     marks = marks or _inductor_cache() / "fusebench"
     distinct = {work_of(unit): unit for unit in reversed(cases) if _own(unit)}  # of equal ones the first
-    units = list(reversed(distinct.values()))
-    marked = {work_of(unit): marks / _name(unit, pool.device, pool.roots) for unit in units}
-    uncompiled = sum(not mark.exists() for mark in marked.values())
-    if processes < 2 or (uncompiled < FEWEST_CASES and len(units) < FEWEST_CHECKS):
+    marked = {work: marks / _name(unit, pool.device, pool.roots) for work, unit in distinct.items()}
+    cached = {work for work, mark in marked.items() if mark.exists()}
+    due = {
+        work: [kernel for kernel in _own(unit) if kernel.role is not Role.COMPILED or work not in cached] for work, unit in distinct.items()
+    }
+    units = [unit for work, unit in reversed(distinct.items()) if due[work]]
+    compiling = sum(work_of(unit) not in cached for unit in units) >= FEWEST_CASES
+    processes = most_processes(compiling=compiling) if processes is None else processes
+    if processes < 2 or not (compiling or len(units) >= FEWEST_CHECKS):
         return Checks()
     found = Checks(cases=len(units), passed={}, wrong={}, seconds={})
     lost: set[str] = set()
@@ -98,7 +103,7 @@ def check_ahead(
             with queue.next() as unit:
                 if unit is None:
                     return
-                kernels = tuple(name for kernel in _own(unit) if (name := str(kernel.id)) not in lost)
+                kernels = tuple(name for kernel in due[work_of(unit)] if (name := str(kernel.id)) not in lost)
                 checked = queue.has_room(unit)
                 elsewhere = tuple(name for name in kernels if checked and repeating.setdefault(name, worker) is not worker)
                 seed = secrets.randbits(32)
@@ -116,7 +121,7 @@ def check_ahead(
                 _take_in(found, work_of(unit), reply)
             on_step(len(units) - queue.waiting, len(units))
 
-    compiled = any(kernel.role is Role.COMPILED for unit in units for kernel in _own(unit))
+    compiled = any(kernel.role is Role.COMPILED for unit in distinct.values() for kernel in _own(unit))
     with pool.helpers(processes) as workers, ThreadPoolExecutor(processes + 1) as executor:
         try:
             executor.submit(pool.native.ask, PrepareTask(case=units[0].case, timer=pool.timer, compiler=compiled))

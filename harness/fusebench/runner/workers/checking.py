@@ -31,10 +31,14 @@ INTERPRETER_ROWS = 2
 stride or position to show, and for the check of one program per head to take seconds."""
 MOST_PROCESSES = 8
 """On one GPU.  The checks of a nightly took 136 s in eight on an H200 of 16 cores, and 189 s in fourteen on an H100 of as many."""
+MOST_WITHOUT_COMPILING = 4
+"""The same where the compilers' caches hold the code: the GPU takes turns between processes, so more of them only wait for each other.  On
+an H200 1173 checks took 84 s in four and 85 s in three."""
 MEMORY_SHARE = 0.6
 """Part of a GPU's memory that the checks of one moment may take, as far as it can be foreseen."""
-MEMORY_FACTOR = 16
-"""Memory of a check in multiples of the case's minimum bytes: 14 to 18 for cases of 1.4 to 2.8 GB on an H200."""
+MEMORY_FACTOR = 20
+"""Memory of a check in multiples of the case's minimum bytes: 14 to 18 for cases of 1.4 GB on an H200, nine of them for three draws that
+are kept."""
 LEAST_NEED = 2**28
 
 
@@ -157,9 +161,9 @@ def default_jobs(device: Device, cases: Sequence[CaseKernels]) -> int:
     return max(1, min(most_processes(), memory_for_checks(device) // largest))
 
 
-def most_processes() -> int:
-    """Processes that check on one GPU at a time: half the cores, at most `MOST_PROCESSES`."""
-    return min(MOST_PROCESSES, usable_cores() // 2)
+def most_processes(*, compiling: bool = True) -> int:
+    """Processes that check on one GPU at a time: half the cores, at most `MOST_PROCESSES`, or `MOST_WITHOUT_COMPILING`."""
+    return min(MOST_PROCESSES if compiling else MOST_WITHOUT_COMPILING, usable_cores() // 2)
 
 
 def memory_for_checks(device: Device) -> int:
