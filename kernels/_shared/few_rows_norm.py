@@ -25,17 +25,18 @@ def _few_modulated(
     x_ptr,
     residual_ptr,
     gate_ptr,
-    weight_ptr,
-    bias_ptr,
+    x_token,
+    residual_token,
     scale_ptr,
     shift_ptr,
     y_ptr,
     v_ptr,
+    eps,
+    weight_ptr,
+    bias_ptr,
     tokens,
     x_sample,
-    x_token,
     residual_sample,
-    residual_token,
     gate_sample,
     gate_group,
     gate_rows,
@@ -45,7 +46,6 @@ def _few_modulated(
     shift_sample,
     shift_group,
     shift_rows,
-    eps,
     D: tl.constexpr,
     BLOCK: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -73,12 +73,13 @@ def _few_modulated(
     target = columns + (sample * tokens + token) * D
     if RESIDUAL:
         rounded = residual_gate(x, residual, gate, GATE, v_ptr.dtype.element_ty)
-        tl.store(v_ptr + target, rounded, mask=mask)
         x = tl.where(mask, rounded.to(tl.float32), 0.0)  # a scalar gate may be Inf, which times the padding is NaN
     mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, LAYER)
     x = normalise(x, mean, inverse, weight, bias, LAYER, WEIGHT, BIAS)
     if SCALE >= 0:
         x = x * (1.0 + scale.to(tl.float32)) + shift.to(tl.float32)
+    if RESIDUAL:
+        tl.store(v_ptr + target, rounded, mask=mask)  # last: a store ahead of the sums holds them up
     tl.store(y_ptr + target, x.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -110,19 +111,21 @@ def launch(
         x,
         other,  # pointers of stages that are left out are never read
         x if gate is None else gate,
-        x if weight is None else weight,
-        x if bias is None else bias,
+        x.stride(1),
+        other.stride(1),
         x if scale is None else scale,
         x if shift is None else shift,
         y,
         x if v is None else v,
+        eps,
+        x if weight is None else weight,
+        x if bias is None else bias,
         plan.tokens,
-        *x.stride()[:2],
-        *other.stride()[:2],
+        x.stride(0),
+        other.stride(0),
         *gate_at,
         *scale_at,
         *shift_at,
-        eps,
         D=plan.hidden,
         BLOCK=tile.head,
         RESIDUAL=residual is not None,

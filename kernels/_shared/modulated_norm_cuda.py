@@ -11,7 +11,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from .cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_ahead
+from .cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, split_ahead, split_alone
 from .cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
@@ -46,12 +46,14 @@ def launch(
     v: torch.Tensor | None = None,
     streamed: bool = False,
     combined: bool = False,
+    alone: bool = False,
 ) -> None:
     """One launch over x `[B, S, D]` on a GPU; y and v are contiguous outputs, v is needed with residual only.
 
     Args:
         streamed: launch modulated_stream.cu instead of modulated_norm.cu.
         combined: likewise, with weight, bias, scale and shift put together.
+        alone: a block for every row (`split_alone`).
     """
     if plan.rows == 0:
         return
@@ -73,6 +75,7 @@ def launch(
         device_index,
         streamed,
         combined,
+        alone,
     )
     nvrtc.launch(
         specialisation.source,
@@ -109,6 +112,7 @@ def _specialise_call(
     device_index: int,
     streamed: bool,
     combined: bool,
+    alone: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
@@ -135,9 +139,12 @@ def _specialise_call(
         source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, stream)
         blocks, threads, chunk = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,)
     else:
-        split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
+        if alone:
+            split = split_alone(plan.hidden, item_size, inputs)
+        else:
+            split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
         source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, split)
-        blocks, threads, chunk = grid(plan.rows, split, multiprocessors), THREADS, ()
+        blocks, threads, chunk = grid(plan.rows, split, multiprocessors), split.threads, ()
     return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps))
 
 
@@ -156,7 +163,7 @@ def specialise(
         macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
         return nvrtc.kernel_source(STREAM_SOURCE, "modulated_stream", macros)
     macros |= {
-        "D": plan.hidden, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch,
+        "D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch,
         "MODULATION_ALIGNED": modulation_aligned,
     }  # fmt: skip
     return nvrtc.kernel_source(SOURCE, "modulated_norm", macros)

@@ -24,8 +24,8 @@ from .row_tiles import RowTile
 
 @triton.jit
 def load_activation(pointer, columns, mask):
-    """A tile in float32, zero past the mask; it leaves the L1 first, so that the rows that many programs read stay in it."""
-    return tl.load(pointer + columns, mask=mask, other=0.0, eviction_policy="evict_first").to(tl.float32)
+    """A tile in float32, zero past the mask."""
+    return tl.load(pointer + columns, mask=mask, other=0.0).to(tl.float32)
 
 
 @triton.jit

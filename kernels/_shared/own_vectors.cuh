@@ -4,11 +4,11 @@
 
 constexpr int PAIRS = VEC / 2;  // per vector
 
-// 16 bytes that are overwritten later, so not through the read-only path; they pass the L1, in which weights stay.
+// 16 bytes that are overwritten later, so not through the read-only path.
 __device__ __forceinline__ Vector load_own(const char* p) {
     Vector v;
     if constexpr (ALIGNED) {
-        asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
             : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(p));
     } else if constexpr (ITEM == 4) {
 #pragma unroll

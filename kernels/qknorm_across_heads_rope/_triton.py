@@ -18,27 +18,23 @@ from .op import Arguments
 
 
 @triton.jit
-def load_heads(base, columns, FIRST: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr, ONCE: tl.constexpr):
-    """Heads `FIRST … FIRST + BLOCK_H` of one token, or of a weight, in their own dtype, zero past HEADS and D.
-
-    ONCE: nobody reads them again, so they leave the L1 before the weights and the table, which many programs read.
-    """
+def load_heads(base, columns, FIRST: tl.constexpr, HEADS: tl.constexpr, D: tl.constexpr, BLOCK_H: tl.constexpr):
+    """Heads `FIRST … FIRST + BLOCK_H` of one token, or of a weight, in their own dtype, zero past HEADS and D."""
     heads = FIRST + tl.arange(0, BLOCK_H)[:, None]
-    policy: tl.constexpr = "evict_first" if ONCE else ""
     if FIRST + BLOCK_H <= HEADS and columns.shape[1] == D:
-        tile = tl.load(base + heads * D + columns, eviction_policy=policy)
+        tile = tl.load(base + heads * D + columns)
     else:
-        tile = tl.load(base + heads * D + columns, mask=(heads < HEADS) & (columns < D), other=0.0, eviction_policy=policy)
+        tile = tl.load(base + heads * D + columns, mask=(heads < HEADS) & (columns < D), other=0.0)
     return tile
 
 
 @triton.jit
 def load_token(base, columns, HEADS: tl.constexpr, D: tl.constexpr, HEAD: tl.constexpr, TAIL: tl.constexpr):
     """Both tiles of one token; the second is the first where TAIL is 0, and is not read."""
-    head = load_heads(base, columns, 0, HEADS, D, HEAD, True)
+    head = load_heads(base, columns, 0, HEADS, D, HEAD)
     tail = head
     if TAIL:
-        tail = load_heads(base, columns, HEAD, HEADS, D, TAIL, True)
+        tail = load_heads(base, columns, HEAD, HEADS, D, TAIL)
     return head, tail
 
 
@@ -63,7 +59,7 @@ def finish_heads(
     if NORM:
         y = y * scale
         if AFFINE:
-            y = y * load_heads(weight_ptr, columns, FIRST, HEADS, D, BLOCK_H, False).to(tl.float32)
+            y = y * load_heads(weight_ptr, columns, FIRST, HEADS, D, BLOCK_H).to(tl.float32)
     if ROPE:
         BLOCK_D: tl.constexpr = columns.shape[1]
         a, b = tl.split(tl.reshape(y, (BLOCK_H, BLOCK_D // 2, 2)))

@@ -32,7 +32,7 @@ STATEMENTS = (
     (r"cvt\.rn\.f16\.f32 ", "{0} = emulated::to_half({1})"),
     (r"cvt\.rn\.bf16x2\.f32 ", "{0} = emulated::to_bfloat({1}) << 16 | emulated::to_bfloat({2})"),
     (r"cvt\.rn\.f16x2\.f32 ", "{0} = emulated::to_half({1}) << 16 | emulated::to_half({2})"),
-    (r"ld\.global\.nc\.L1::no_allocate\.v4\.u32 ", "emulated::load16(&({0}), {4})"),
+    (r"ld\.global\.nc\.v4\.u32 ", "emulated::load16(&({0}), {4})"),
     (r"bar\.sync ", "emulated::bar({0}, {1})"),
     (r"cp\.async\.bulk\.prefetch\.L2\.global ", "(void)0"),
     (r"mbarrier\.init\.shared::cta\.b64 ", "emulated::init_barrier({0})"),

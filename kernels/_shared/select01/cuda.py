@@ -12,7 +12,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from ..cuda_rows import DTYPE_CODES, NO_TENSOR, THREADS, RowSplit, grid, split_row
+from ..cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, split_alone, split_row
 from ..cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .plan import Plan, rows_of
 
@@ -33,12 +33,13 @@ class Dtypes(NamedTuple):
     bias: int
 
 
-def fused(call: Any, *, streamed: bool = False, combined: bool = False) -> Any:
+def fused(call: Any, *, streamed: bool = False, combined: bool = False, alone: bool = False) -> Any:
     """Either select01 op in one launch on a GPU: (y, gate_out), with a residual (y, v, gate_out).
 
     Args:
         streamed: launch select01_stream.cu instead of select01.cu.
         combined: likewise, with weight, bias, scale and shift put together.
+        alone: a block for every row (`split_alone`).
 
     Raises:
         KernelArgumentError: naming the argument, what came and what is accepted.
@@ -50,8 +51,9 @@ def fused(call: Any, *, streamed: bool = False, combined: bool = False) -> Any:
     residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
     if plan.rows:
         _launch(
-            plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps, streamed, combined
-        )
+            plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps, streamed, combined,
+            alone,
+        )  # fmt: skip
     return outputs
 
 
@@ -70,6 +72,7 @@ def _launch(
     eps: float,
     streamed: bool,
     combined: bool,
+    alone: bool,
 ) -> None:
     activations = (x, x if residual is None else residual, x if residual_gate is None else residual_gate)
     strides = tuple(stride for tensor in activations for stride in tensor.stride()[:2])
@@ -88,6 +91,7 @@ def _launch(
         device_index,
         streamed,
         combined,
+        alone,
     )
     nvrtc.launch(
         specialisation.source,
@@ -122,6 +126,7 @@ def _specialise_call(
     device_index: int,
     streamed: bool,
     combined: bool,
+    alone: bool,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
@@ -143,9 +148,9 @@ def _specialise_call(
             stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
         source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, stream)
         return _Specialisation(source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps))
-    split = split_of(plan, dtypes, multiprocessors)
+    split = split_alone(plan.hidden, _item_size(dtypes.x), 2 if residual else 1) if alone else split_of(plan, dtypes, multiprocessors)
     source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, split)
-    return _Specialisation(source, grid(plan.rows, split, multiprocessors), THREADS, (), numpy.float32(eps))
+    return _Specialisation(source, grid(plan.rows, split, multiprocessors), split.threads, (), numpy.float32(eps))
 
 
 def split_of(plan: Plan, dtypes: Dtypes, multiprocessors: int) -> RowSplit:
@@ -171,7 +176,8 @@ def specialise(
         macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
         return nvrtc.kernel_source(STREAM_SOURCE, "select01_stream", macros)
     macros |= {
-        "D": plan.hidden, "WARPS": split.warps, "THREADS": THREADS, "MIN_BLOCKS": split.min_blocks, "MODULATION_ALIGNED": modulation_aligned
+        "D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks,
+        "MODULATION_ALIGNED": modulation_aligned,
     }  # fmt: skip
     return nvrtc.kernel_source(SOURCE, "select01", macros)
 

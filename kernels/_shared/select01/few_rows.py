@@ -30,25 +30,27 @@ def _few_select01(
     x_ptr,
     residual_ptr,
     residual_gate_ptr,
-    weight_ptr,
-    bias_ptr,
+    x_token,
+    residual_token,
+    residual_gate_token,
+    index_token,
+    index_ptr,
     scale0_ptr,
     shift0_ptr,
     gate0_ptr,
     scale1_ptr,
     shift1_ptr,
     gate1_ptr,
-    index_ptr,
+    weight_ptr,
+    bias_ptr,
     y_ptr,
     v_ptr,
     gate_out_ptr,
+    eps,
     tokens,
     x_sample,
-    x_token,
     residual_sample,
-    residual_token,
     residual_gate_sample,
-    residual_gate_token,
     scale0_sample,
     shift0_sample,
     gate0_sample,
@@ -56,8 +58,6 @@ def _few_select01(
     shift1_sample,
     gate1_sample,
     index_sample,
-    index_token,
-    eps,
     D: tl.constexpr,
     BLOCK: tl.constexpr,
     RESIDUAL: tl.constexpr,
@@ -85,13 +85,17 @@ def _few_select01(
     weight = load_parameter(weight_ptr, columns, WEIGHT, D)
     bias = load_parameter(bias_ptr, columns, BIAS, D)
     target = columns + (sample * tokens + token) * D
+    mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, True)
     # Selected, not reckoned: a NaN of the other set must stay there.
-    tl.store(gate_out_ptr + target, tl.where(chosen, gate_one, gate_zero).to(gate_out_ptr.dtype.element_ty), mask=mask)
+    y = modulate(
+        normalise(x, mean, inverse, weight, bias, True, WEIGHT, BIAS),
+        tl.where(chosen, scale_one, scale_zero),
+        tl.where(chosen, shift_one, shift_zero),
+    )
+    # Stored last: a store ahead of the sums holds them up.
     if RESIDUAL:
         tl.store(v_ptr + target, x.to(v_ptr.dtype.element_ty), mask=mask)
-    mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, True)
-    x = normalise(x, mean, inverse, weight, bias, True, WEIGHT, BIAS)
-    y = modulate(x, tl.where(chosen, scale_one, scale_zero), tl.where(chosen, shift_one, shift_zero))
+    tl.store(gate_out_ptr + target, tl.where(chosen, gate_one, gate_zero).to(gate_out_ptr.dtype.element_ty), mask=mask)
     tl.store(y_ptr + target, y.to(y_ptr.dtype.element_ty), mask=mask)
 
 
@@ -111,20 +115,24 @@ def fused(call: Any, warps: float) -> Any:
         x,
         other,  # pointers of stages that are left out are never read
         factor,
+        x.stride(1),
+        other.stride(1),
+        factor.stride(1),
+        plan.index_strides[1],
+        call.index,
+        *rows_of(call),
         x if call.weight is None else call.weight,
         x if call.bias is None else call.bias,
-        *rows_of(call),
-        call.index,
         outputs[0],
         x if v is None else v,
         outputs[-1],
-        plan.tokens,
-        *x.stride()[:2],
-        *other.stride()[:2],
-        *factor.stride()[:2],
-        *plan.row_strides,
-        *plan.index_strides,
         call.eps,
+        plan.tokens,
+        x.stride(0),
+        other.stride(0),
+        factor.stride(0),
+        *plan.row_strides,
+        plan.index_strides[0],
         D=plan.hidden,
         BLOCK=tile.head,
         RESIDUAL=residual is not None,

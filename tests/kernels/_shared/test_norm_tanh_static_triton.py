@@ -92,7 +92,6 @@ def test_edge_cases_compile(all_compiled: Any, case: str) -> None:
 def test_the_tuned_cut_of_z_images_row_moves_16_bytes_at_a_time(compiled: Any, op: str, kernel: str) -> None:
     launch = compiled.one(f"{op}/{kernel}", "z_image")
     assert all(access.endswith(".v4.b32") for access in launch["stores"] + launch["loads"])
-    assert sum("evict_first" in load for load in launch["loads"]) == 8, "x and the residual, two rows of two times 16 bytes each"
     assert launch["SHARED"] <= 1024 + 256, "a few sums per row pass through shared memory, no tile does (1 KiB is the system's)"
 
 

@@ -93,7 +93,7 @@ def test_rows_are_prefetched_only_where_registers_hold_two_and_a_second_row_come
 
 def test_the_splits_measured_best_are_the_ones_chosen(shared: Any) -> None:
     def split(hidden: int, rows: int, inputs: int = 1, *, narrow: bool = True) -> tuple[int, int, bool]:
-        return tuple(shared("cuda_rows").split_ahead(hidden, 2, inputs, rows, H200_MULTIPROCESSORS, narrow=narrow))
+        return tuple(shared("cuda_rows").split_ahead(hidden, 2, inputs, rows, H200_MULTIPROCESSORS, narrow=narrow))[:3]
 
     assert split(3072, 4096) == (4, 3, True)
     assert split(6144, 4096) == (8, 3, True)
@@ -108,3 +108,15 @@ def test_the_grid_has_no_block_without_rows(shared: Any) -> None:
     split = cuda_rows.RowSplit(warps=2, min_blocks=3)
     assert cuda_rows.grid(5, split, 132) == 2
     assert cuda_rows.grid(100_000, split, 132) == 3 * 132
+
+
+@pytest.mark.parametrize("item_size", [2, 4])
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_a_row_of_its_own_block_leaves_no_warp_without_work(shared: Any, item_size: int, inputs: int) -> None:
+    cuda_rows = shared("cuda_rows")
+    for hidden in ALL_HIDDEN:
+        split, vectors = cuda_rows.split_alone(hidden, item_size, inputs), hidden * item_size // 16
+        assert split.threads == 32 * split.warps <= 1024, hidden
+        assert 32 * (split.warps - 1) < vectors, hidden
+        assert cuda_rows.grid(4096, split, H200_MULTIPROCESSORS) == 4096
+    assert [cuda_rows.split_alone(3072, 2, count).warps for count in (1, 2)] == [3, 6], "384 vectors, and no lane without one"

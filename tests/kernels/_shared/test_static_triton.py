@@ -77,7 +77,6 @@ def test_the_tuned_tile_moves_16_bytes_at_a_time_and_spills_nothing(compiled: An
     launch = compiled.one(f"{op}/fused_triton@2", case)
     assert set(launch["stores"]) == {"st.global.v4.b32"}
     assert all(load.endswith(".v4.b32") for load in launch["loads"])
-    assert any("L1::evict_first" in load for load in launch["loads"]), "activations leave the L1 to the modulations"
     assert (launch["STACK"], launch["LOCAL"]) == (0, 0)
     assert launch["SHARED"] <= 1024 + 128, "a few sums per row pass through shared memory, no tile does (1 KiB is the system's)"
 
