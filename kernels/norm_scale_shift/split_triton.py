@@ -19,6 +19,8 @@ def split_triton(call: Arguments) -> torch.Tensor:
     x = call.x
     normed = x.new_empty(x.shape, dtype=intermediate_dtype(x, call.weight, call.bias, call.scale, call.shift))
     y = call.allocate()
-    launch(plan, tuned(plan.hidden), UNCONTRACTED, x, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps)
-    launch(plan, flat(plan.hidden), UNCONTRACTED, normed, y=y, scale=call.scale, shift=call.shift)
+    launch(
+        plan, tuned(plan.hidden), UNCONTRACTED, x, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, chained=True
+    )
+    launch(plan, flat(plan.hidden), UNCONTRACTED, normed, y=y, scale=call.scale, shift=call.shift, chained=True)
     return y

@@ -23,6 +23,6 @@ def split_triton(call: Arguments) -> torch.Tensor:
     call.require_gpu()
     x, y = call.x, call.allocate()
     normed = x.new_empty(x.shape, dtype=intermediate_dtype(x, call.weight, call.bias, call.gate))
-    launch(plan, tuned(plan.hidden), x, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps)
-    launch(plan, tuned_gate(plan.hidden, plan.rows), normed, y=y, residual=call.residual, gate=call.gate)
+    launch(plan, tuned(plan.hidden), x, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, chained=True)
+    launch(plan, tuned_gate(plan.hidden, plan.rows), normed, y=y, residual=call.residual, gate=call.gate, chained=True)
     return y

@@ -24,11 +24,11 @@ def split_triton(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     call.require_gpu()
     x, y, y2 = call.x, *call.allocate()
     normed = x.new_empty(x.shape, dtype=intermediate_dtype(x, call.weight, call.bias, call.gate))
-    launch(plan, tuned(plan.hidden), x, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps)
-    launch(plan, tuned_gate(plan.hidden, plan.rows), normed, y=y, residual=call.residual, gate=call.gate)
+    launch(plan, tuned(plan.hidden), x, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, chained=True)
+    launch(plan, tuned_gate(plan.hidden, plan.rows), normed, y=y, residual=call.residual, gate=call.gate, chained=True)
     launch(
         plan, tuned(plan.hidden), y,
         y2=y2, norm=call.norm, weight2=call.weight2, bias2=call.bias2, eps=call.eps, scale2=call.scale2,
-        residual=call.residual if is_shifted(plan, layer=call.norm == "layer") else None,
+        residual=call.residual if is_shifted(plan, layer=call.norm == "layer") else None, chained=True,
     )  # fmt: skip
     return y, y2

@@ -21,7 +21,9 @@ def split_triton(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     call.require_gpu()
     x, (y, v) = call.x, call.allocate()
     normed = x.new_empty(x.shape, dtype=intermediate_dtype(x, call.weight, call.bias, call.scale, call.shift))
-    launch(plan, flat(plan.hidden), UNCONTRACTED, x, v=v, residual=call.residual, gate=call.gate)
-    launch(plan, tuned(plan.hidden), UNCONTRACTED, v, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps)
-    launch(plan, flat(plan.hidden), UNCONTRACTED, normed, y=y, scale=call.scale, shift=call.shift)
+    launch(plan, flat(plan.hidden), UNCONTRACTED, x, v=v, residual=call.residual, gate=call.gate, chained=True)
+    launch(
+        plan, tuned(plan.hidden), UNCONTRACTED, v, y=normed, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, chained=True
+    )
+    launch(plan, flat(plan.hidden), UNCONTRACTED, normed, y=y, scale=call.scale, shift=call.shift, chained=True)
     return y, v

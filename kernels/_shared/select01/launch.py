@@ -17,7 +17,7 @@ from fusebench.registry.launching import tracing
 from fusebench.registry.layouts import layout_of
 
 from .. import modulated_norm_triton, norm_arguments
-from ..modulated_norm_triton import load_activation
+from ..modulated_norm_triton import leaves_first, load_activation
 from ..modulation import Broadcast, broadcast
 from ..row_norm_triton import load_parameter, normalise, row_pointer, row_statistics, stride_unit, tile_mask, whole
 from ..row_tiles import RowTile, flat, tuned
@@ -96,9 +96,10 @@ def _select01(
     BOTH: tl.constexpr,
     UNIT: tl.constexpr,
     EARLY: tl.constexpr,
+    LEAVES: tl.constexpr,
 ):
     """One program: ROWS rows.  BOTH: load both row sets and select between values; else select the address and load one.  EARLY: ask for
-    the norm's weight and bias, too, before the first store and the reduction."""
+    the norm's weight and bias, too, before the first store and the reduction.  LEAVES: see `load_activation`."""
     first = tl.program_id(0) * ROWS
     rows = first + tl.arange(0, ROWS)[:, None]
     place = rows
@@ -116,19 +117,21 @@ def _select01(
     x_row = row_pointer(x_ptr, batch, token, x_batch_stride, x_row_stride, UNIT)
     residual_row = row_pointer(residual_ptr, batch, token, residual_batch_stride, residual_row_stride, UNIT)
     residual_gate_row = row_pointer(residual_gate_ptr, batch, token, residual_gate_batch_stride, residual_gate_row_stride, UNIT)
-    head = load_activation(x_row, head_columns, head_mask)
+    head = load_activation(x_row, head_columns, head_mask, LEAVES)
     if RESIDUAL:
-        head = load_activation(residual_row, head_columns, head_mask) + head * load_activation(residual_gate_row, head_columns, head_mask)
+        head = load_activation(residual_row, head_columns, head_mask, LEAVES) + head * load_activation(
+            residual_gate_row, head_columns, head_mask, LEAVES
+        )
     tail_columns = head_columns
     tail_mask = head_mask
     tail = head
     if TAIL:
         tail_columns = HEAD + tl.arange(0, TAIL)[None, :]
         tail_mask = tile_mask(rows, tail_columns, row_count, D, ROWS)
-        tail = load_activation(x_row, tail_columns, tail_mask)
+        tail = load_activation(x_row, tail_columns, tail_mask, LEAVES)
         if RESIDUAL:
-            tail = load_activation(residual_row, tail_columns, tail_mask) + tail * load_activation(
-                residual_gate_row, tail_columns, tail_mask
+            tail = load_activation(residual_row, tail_columns, tail_mask, LEAVES) + tail * load_activation(
+                residual_gate_row, tail_columns, tail_mask, LEAVES
             )
 
     # All modulations are asked for before the reduction waits for the row, and before any store, which no load may overtake.
@@ -196,6 +199,7 @@ def launch(
     bias: torch.Tensor | None = None,
     eps: float = 0.0,
     early: bool = False,
+    chained: bool = False,
 ) -> None:
     """One launch over x `[B, L, C]`.
 
@@ -206,6 +210,7 @@ def launch(
         residual, residual_gate: `v = residual + residual_gate * x`; the norm takes the unrounded v.
         norm: False leaves the norm out: x is modulated as it is.
         early: ask for all operands before the reduction and the first store; of rows in one tile.
+        chained: whether it is a launch of a chain (`modulated_norm_triton.leaves_first`).
     """
     if plan.rows == 0:
         return
@@ -244,6 +249,7 @@ def launch(
         BOTH=both,
         UNIT=stride_unit(*x.stride()[:2], *other.stride()[:2], *factor.stride()[:2], *plan.row_strides),
         EARLY=early,
+        LEAVES=chained and leaves_first(x, residual, residual_gate, y, v, gate_out),
         num_warps=tile.num_warps,
         # Uncontracted, residual + gate * x rounds as torch's float32 chain does.  Under torch.compile the option cannot be passed, and
         # the last bit may differ from the eager call's where a rounding is close.
@@ -288,10 +294,10 @@ def split(call: Any) -> Any:
     steps = norm_arguments.Plan(plan.batch, plan.tokens, plan.hidden, scale=NONE, shift=NONE, gate=spread)
     options = modulated_norm_triton.UNCONTRACTED
     if residual is not None:
-        modulated_norm_triton.launch(steps, flat(plan.hidden), options, x, v=v, residual=residual, gate=gate)
+        modulated_norm_triton.launch(steps, flat(plan.hidden), options, x, v=v, residual=residual, gate=gate, chained=True)
     modulated_norm_triton.launch(
         steps, tuned(plan.hidden), options, x if v is None else v,
-        y=normed, norm="layer", weight=call.weight, bias=call.bias, eps=call.eps,
+        y=normed, norm="layer", weight=call.weight, bias=call.bias, eps=call.eps, chained=True,
     )  # fmt: skip
-    launch(plan, tuned(plan.hidden), normed, rows, call.index, y=y, gate_out=gate_out, both=False, norm=False)
+    launch(plan, tuned(plan.hidden), normed, rows, call.index, y=y, gate_out=gate_out, both=False, norm=False, chained=True)
     return outputs
