@@ -61,6 +61,17 @@ def test_the_next_process_takes_the_same_code_from_disk(bench: Bench) -> None:
     assert bench.compiled == 3
 
 
+def test_no_header_is_taken_from_where_the_user_happens_to_stand(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC looks there first, unless it is told not to; the key of the code holds the headers beside the source."""
+    first = bench()
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "factor.cuh").write_text("#define FACTOR 5.0f\n")
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setenv("FUSEBENCH_CACHE_DIR", str(tmp_path / "another_cache"))
+    assert (bench(), bench.compiled) == (first, 2)
+
+
 @pytest.mark.parametrize("change", ["source", "included", "compiler"])
 def test_whatever_the_code_depends_on_compiles_it_anew(bench: Bench, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     first = bench()

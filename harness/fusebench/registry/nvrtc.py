@@ -41,8 +41,8 @@ def kernel_source(file: Path, entry: str, macros: Mapping[str, int | bool]) -> K
 def compile_cubin(source: KernelSource, arch: str, *, log: TextIO | None = None) -> Any:
     """Compile for `arch` (such as `sm_90`), on any machine with cuda-core and NVRTC; returns cuda-core's ObjectCode.
 
-    `#include "..."` finds files beside the source. With a `log`, the assembler writes register and spill counts there; the instructions are
-    the same.
+    `#include "..."` finds files beside the source, and none in the current folder. With a `log`, the assembler writes register and spill
+    counts there; the instructions are the same.
 
     Raises:
         cuda-core's NVRTC error, with the compiler's log in its message.
@@ -56,6 +56,7 @@ def _options(source: KernelSource, arch: str, log: TextIO | None = None) -> Any:
         arch=arch,
         define_macro=[(name, str(value)) for name, value in source.macros] or None,  # an empty list is refused by some versions
         include_path=[str(source.file.parent)],
+        no_source_include=True,  # the source is given as text, so its folder would be the current one
         ptxas_options=None if log is None else "-v",
     )
 

@@ -38,6 +38,8 @@ def compiled(compile_launches: Any) -> Any:
         {"kernel": f"{op}/fused_triton@2", "case": name, "params": params} for op in (NORM, RESIDUAL) for name, params in tuned.items()
     ]
     wanted += [edge("one value")]
+    sizes = {"small chain": FLUX, "large chain": FLUX | {"tokens": 32760}}
+    wanted += [{"kernel": f"{RESIDUAL}/split_triton@1", "case": name, "params": params} for name, params in sizes.items()]
     defect = {"maxnreg": 32, "enable_fp_fusion": True}
     wanted += [{"kernel": f"{RESIDUAL}/fused_triton@2", "case": "planted", "params": FLUX, "planted": defect}]
     return compile_launches(wanted)
@@ -62,6 +64,14 @@ def test_every_launch_compiles(all_compiled: Any, kernel: str) -> None:
     assert {launch["target"] for launch in launches} <= {"sm_90", "sm_90a"}
     for launch in launches:
         assert (launch["STACK"], launch["LOCAL"]) == (0, 0)
+
+
+def test_launches_of_a_chain_let_go_of_what_they_read_while_the_l2_holds_what_they_write(compiled: Any) -> None:
+    small, large = (compiled.of(f"{RESIDUAL}/split_triton@1", f"{size} chain") for size in ("small", "large"))
+    assert [any("evict_first" in load for load in launch["loads"]) for launch in small] == [True] * 3
+    assert [any("evict_first" in load for load in launch["loads"]) for launch in large] == [False] * 3
+    fused = compiled.one(f"{RESIDUAL}/fused_triton@2", "flux")
+    assert not any("evict_first" in load for load in fused["loads"])
 
 
 @pytest.mark.exhaustive
