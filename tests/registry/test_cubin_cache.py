@@ -62,7 +62,7 @@ def test_the_next_process_takes_the_same_code_from_disk(bench: Bench) -> None:
 
 
 def test_no_header_is_taken_from_where_the_user_happens_to_stand(bench: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVRTC looks there first, unless it is told not to; the key of the code holds the headers beside the source."""
+    """NVRTC takes it for the source's folder, unless the source has a name; the key of the code holds the headers beside the source."""
     first = bench()
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

@@ -52,11 +52,11 @@ def compile_cubin(source: KernelSource, arch: str, *, log: TextIO | None = None)
 
 def _options(source: KernelSource, arch: str, log: TextIO | None = None) -> Any:
     return _core().ProgramOptions(
+        name=str(source.file),  # whose folder is where headers are looked for; of a source without a name, the current one
         std="c++17",
         arch=arch,
         define_macro=[(name, str(value)) for name, value in source.macros] or None,  # an empty list is refused by some versions
         include_path=[str(source.file.parent)],
-        no_source_include=True,  # the source is given as text, so its folder would be the current one
         ptxas_options=None if log is None else "-v",
     )
 
