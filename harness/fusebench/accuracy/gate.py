@@ -197,11 +197,14 @@ class _Check:
                 reason = self._judge_patiently(pool, magnitude)
                 self.errors_only = bool(reason) and reason == pool.judge()
             if reason:
-                return f"at input magnitude {magnitude:g}{self._variant_at(magnitude)}: {reason}"
+                return self._at(magnitude, reason)
         if reason := self.drawing.repeat():
             return reason
         self.errors_only = bool(self.planted)
         return self.planted
+
+    def _at(self, magnitude: float, reason: str) -> str:
+        return f"at input magnitude {magnitude:g}{self._variant_at(magnitude)}: {reason}"
 
     def _variant_at(self, magnitude: float) -> str:
         """The option in which draws of `magnitude` differ from the case, in words."""
@@ -218,7 +221,7 @@ class _Check:
             drawn = self._draw(pool, 1.0, kinds)
             told = f"with rows of {', '.join(kinds)} planted: {drawn.reason}" if kinds else drawn.reason
             if drawn.planted_only:
-                self.planted = self.planted or f"at input magnitude 1: {told}"
+                self.planted = self.planted or self._at(1.0, told)
             elif drawn.reason:
                 return told
         return ""

@@ -116,10 +116,10 @@ class Drawing:
         if self._target is not None:
             reasons += self._compare_with_target(self._target, first.outputs, draw)
         errors = errors_of(self._names, first.outputs, draw, look_loosely=magnitude == 1.0)
-        others, kinds = bool(reasons), kinds_of_value(errors)
+        kinds = kinds_of_value(errors)
         if not self._op.in_place:
             _wipe(returned)
-        planted_only = bool(specials and kinds and not others)
+        planted_only = bool(specials and kinds and not reasons)
         return Drawn("; ".join(reasons + kinds), _finite(errors) if planted_only else errors, planted_only)
 
     def repeat(self) -> str:

@@ -92,15 +92,17 @@ def test_rows_are_prefetched_only_where_registers_hold_two_and_a_second_row_come
 
 
 def test_the_splits_measured_best_are_the_ones_chosen(shared: Any) -> None:
-    def split(hidden: int, rows: int, inputs: int = 1, *, narrow: bool = True) -> tuple[int, int, bool]:
-        return tuple(shared("cuda_rows").split_ahead(hidden, 2, inputs, rows, H200_MULTIPROCESSORS, narrow=narrow))[:3]
+    row_split = shared("cuda_rows").RowSplit
 
-    assert split(3072, 4096) == (4, 3, True)
-    assert split(6144, 4096) == (8, 3, True)
-    assert split(1536, 32760, narrow=False) == (2, 3, True)
-    assert split(5120, 75600, narrow=False) == (8, 3, True)
-    assert split(1536, 32760, 2, narrow=False) == (2, 2, True)
-    assert split(3072, 512) == (4, 2, False)
+    def split(hidden: int, rows: int, inputs: int = 1, *, narrow: bool = True) -> Any:
+        return shared("cuda_rows").split_ahead(hidden, 2, inputs, rows, H200_MULTIPROCESSORS, narrow=narrow)
+
+    assert split(3072, 4096) == row_split(4, 3, True)
+    assert split(6144, 4096) == row_split(8, 3, True)
+    assert split(1536, 32760, narrow=False) == row_split(2, 3, True)
+    assert split(5120, 75600, narrow=False) == row_split(8, 3, True)
+    assert split(1536, 32760, 2, narrow=False) == row_split(2, 2, True)
+    assert split(3072, 512) == row_split(4, 2, False)
 
 
 def test_the_grid_has_no_block_without_rows(shared: Any) -> None:
