@@ -164,11 +164,18 @@ def declined(params: ModulatedParams, *, streams: int, forms: Sequence[Form]) ->
         streams: tensors of which a row is read per row of output.
         forms: forms of what is combined.
     """
-    if "token" in forms or ("frame" in forms and params.tokens // params.frames < LEAST_NEIGHBOURS):
-        return f"fewer than {LEAST_NEIGHBOURS} neighbouring rows share a modulation: there is nothing to combine"
+    if (reason := unshared(params, forms)) is not None:
+        return reason
     row_bytes = streams * params.hidden * ITEM_SIZES[params.dtype]
     if 2 * row_bytes > SHARED_BYTES:
         return f"rows of {row_bytes} bytes in {streams} tensors: two do not fit into {SHARED_BYTES} bytes of shared memory"
+    return None
+
+
+def unshared(params: ModulatedParams, forms: Sequence[Form]) -> str | None:
+    """Why neighbouring rows have too little in common; None where modulations of these forms are the same for several."""
+    if "token" in forms or ("frame" in forms and params.tokens // params.frames < LEAST_NEIGHBOURS):
+        return f"fewer than {LEAST_NEIGHBOURS} neighbouring rows share a modulation"
     return None
 
 

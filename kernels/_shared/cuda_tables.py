@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from .cuda_stream import LEAST_NEIGHBOURS
+from .cuda_stream import unshared
 from .modulated_params import ITEM_SIZES, ModulatedParams
 from .modulation import ROW, Broadcast
 
@@ -114,8 +114,8 @@ def declined(params: ModulatedParams, *, streams: int, kinds: int) -> str | None
         streams: tensors of which a row is read per row of output.
         kinds: float32 values per element of a table.
     """
-    if params.modulation == "token" or (params.modulation == "frame" and params.tokens // params.frames < LEAST_NEIGHBOURS):
-        return f"fewer than {LEAST_NEIGHBOURS} neighbouring rows share a modulation: there is nothing to combine"
+    if (reason := unshared(params, (params.modulation,))) is not None:
+        return reason
     row_bytes = params.hidden * ITEM_SIZES[params.dtype]
     needed = 4 * kinds * params.hidden + min(2, params.rows) * streams * row_bytes + 256
     free = HOPPER_BYTES - STATIC_BYTES

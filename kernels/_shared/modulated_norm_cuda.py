@@ -1,22 +1,28 @@
-"""Launches modulated_norm.cu or modulated_stream.cu, compiled by NVRTC for each shape: norm_scale_shift and its residual form."""
+"""Launches modulated_norm.cu, modulated_rows.cu or modulated_stream.cu, compiled for each shape: norm_scale_shift and its residual form."""
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy
 import torch
 
 from fusebench.registry import nvrtc
 
-from .cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, split_ahead, split_alone
+from .cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, split_ahead, split_alone, split_neighbours
 from .cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
+ROWS_SOURCE = Path(__file__).with_name("modulated_rows.cu")
 STREAM_SOURCE = Path(__file__).with_name("modulated_stream.cu")
+
+
+Design = Literal["persistent", "alone", "neighbours", "streamed", "combined"]
+"""How rows are dealt out and held. modulated_norm.cu: a persistent grid. modulated_rows.cu: a block for every row, or for a few
+neighbouring ones. modulated_stream.cu: rows streamed through shared memory; combined with weight, bias, scale and shift put together."""
 
 
 class Dtypes(NamedTuple):
@@ -44,17 +50,9 @@ def launch(
     residual: torch.Tensor | None = None,
     gate: torch.Tensor | None = None,
     v: torch.Tensor | None = None,
-    streamed: bool = False,
-    combined: bool = False,
-    alone: bool = False,
+    design: Design = "persistent",
 ) -> None:
-    """One launch over x `[B, S, D]` on a GPU; y and v are contiguous outputs, v is needed with residual only.
-
-    Args:
-        streamed: launch modulated_stream.cu instead of modulated_norm.cu.
-        combined: likewise, with weight, bias, scale and shift put together.
-        alone: a block for every row (`split_alone`).
-    """
+    """One launch over x `[B, S, D]` on a GPU; y and v are contiguous outputs, v is needed with residual only."""
     if plan.rows == 0:
         return
     other = x if residual is None else residual
@@ -73,9 +71,7 @@ def launch(
         shared_start % 16 == 0,
         eps,
         device_index,
-        streamed,
-        combined,
-        alone,
+        design,
     )
     nvrtc.launch(
         specialisation.source,
@@ -110,9 +106,7 @@ def _specialise_call(
     starts_aligned: bool,
     eps: float,
     device_index: int,
-    streamed: bool,
-    combined: bool,
-    alone: bool,
+    design: Design,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
@@ -121,11 +115,11 @@ def _specialise_call(
     inputs = 2 if residual else 1
     shared_aligned = starts_aligned and _strides_aligned(plan, dtypes)
     broadcasts = tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3])
-    if streamed or combined:
+    if design in ("streamed", "combined"):
         rows = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
         codes = [code for broadcast, code in rows if broadcast is not None and broadcast.channel_stride]
         words = words_of(item_size, *codes, dtypes.weight, dtypes.bias)
-        if combined:
+        if design == "combined":
             lanes = 16 // item_size
             scalar = dtypes.weight == NO_TENSOR and not plan.scale.channel_stride and not plan.shift.channel_stride
             gate = words_of(item_size, dtypes.gate) if plan.gate is not None and plan.gate.channel_stride else 0
@@ -139,10 +133,10 @@ def _specialise_call(
         source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, stream)
         blocks, threads, chunk = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,)
     else:
-        if alone:
-            split = split_alone(plan.hidden, item_size, inputs)
-        else:
+        if design == "persistent":
             split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
+        else:
+            split = (split_alone if design == "alone" else split_neighbours)(plan.hidden, item_size, inputs)
         source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, split)
         blocks, threads, chunk = grid(plan.rows, split, multiprocessors), split.threads, ()
     return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps))
@@ -163,10 +157,12 @@ def specialise(
         macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
         return nvrtc.kernel_source(STREAM_SOURCE, "modulated_stream", macros)
     macros |= {
-        "D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch,
+        "D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks,
         "MODULATION_ALIGNED": modulation_aligned,
     }  # fmt: skip
-    return nvrtc.kernel_source(SOURCE, "modulated_norm", macros)
+    if split.together:
+        return nvrtc.kernel_source(ROWS_SOURCE, "modulated_rows", macros | {"TOGETHER": split.together})
+    return nvrtc.kernel_source(SOURCE, "modulated_norm", macros | {"PREFETCH": split.prefetch})
 
 
 def _strides_aligned(plan: Plan, dtypes: Dtypes) -> bool:

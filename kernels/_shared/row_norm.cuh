@@ -158,24 +158,23 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// Where the warps of a row meet: two slots in turn, so that one barrier per row is enough.
-struct Exchange { float2 slot[2][THREADS / 32]; };
+// Where the warps of ROWS rows meet: two slots in turn, so that one barrier for all of them is enough.
+template <int ROWS> struct ExchangeOf { float2 slot[2][ROWS][THREADS / 32]; };
+using Exchange = ExchangeOf<1>;
 
 __device__ __forceinline__ void row_barrier(int group) {
     if constexpr (LANES == THREADS) __syncthreads();
     else asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(LANES) : "memory");
 }
 
-// Mean and reciprocal deviation of a row.  `value(i, x)` gives the float32 values of the lane's i-th vector; it is asked twice for a
-// layer norm (mean, then squared deviations), once for an RMS norm.  Each warp is two-pass on its share; shares are put together by
-// Chan's formula for the sum of squared deviations (Chan, Golub, LeVeque 1979), which cancels nothing.  SPREAD: each lane takes one
-// warp's share, and shuffles add them; otherwise every lane adds all.
-template <bool SPREAD = false, class Values>
-__device__ __forceinline__ Statistics row_statistics(const Values& value, int member, int group, int turn, float eps, Exchange& exchange) {
-    const int warp = member / 32;
-    // Vectors of this warp: a whole one per lane and pass, but for the row's last pass.
+// Elements of a row that warp `warp` holds: a whole vector per lane and pass, but for the row's last pass.
+__device__ __forceinline__ float elements_of(int warp) {
     const int last = min(max(VECTORS - (PER_LANE - 1) * LANES - 32 * warp, 0), 32);
-    const float count = (float)VEC * (32 * (PER_LANE - 1) + last);
+    return (float)VEC * (32 * (PER_LANE - 1) + last);
+}
+
+// Mean (0 for an RMS norm) and sum of squared deviations of a warp's share of a row, in two passes.
+template <class Values> __device__ __forceinline__ float2 share_of(const Values& value, int member) {
     float mean = 0.0f;
     if constexpr (LAYER) {
         float sum = 0.0f;
@@ -188,7 +187,7 @@ __device__ __forceinline__ Statistics row_statistics(const Values& value, int me
                 for (int e = 0; e < VEC; ++e) sum += x[e];
             }
         }
-        mean = warp_sum(sum) / (WARPS == 1 ? (float)D : count);
+        mean = warp_sum(sum) / (WARPS == 1 ? (float)D : elements_of(member / 32));
     }
     float squares = 0.0f;
 #pragma unroll
@@ -200,50 +199,73 @@ __device__ __forceinline__ Statistics row_statistics(const Values& value, int me
             for (int e = 0; e < VEC; ++e) squares += (x[e] - mean) * (x[e] - mean);
         }
     }
-    squares = warp_sum(squares);
-    if constexpr (WARPS > 1) {
-        float2* slots = exchange.slot[turn & 1] + group * WARPS;
-        if (member % 32 == 0) slots[warp] = make_float2(mean, squares);
-        row_barrier(group);
-        if constexpr (SPREAD) {
-            constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
-            const int of = member % WIDTH;
-            const int tail = min(max(VECTORS - (PER_LANE - 1) * LANES - 32 * of, 0), 32);
-            const float elements = of < WARPS ? (float)(VEC * (32 * (PER_LANE - 1) + tail)) : 0.0f;
-            const float2 share = slots[min(of, WARPS - 1)];
-            mean = 0.0f;
-            if constexpr (LAYER) {
-                mean = share.x * elements;
+    return make_float2(mean, warp_sum(squares));
+}
+
+// The statistics of a row from its warps' shares, by Chan's formula for the sum of squared deviations (Chan, Golub, LeVeque 1979), which
+// cancels nothing.  SPREAD: each lane takes one warp's share, and shuffles add them; otherwise every lane adds all.
+template <bool SPREAD> __device__ __forceinline__ Statistics put_together(const float2* slots, int member, float eps) {
+    float mean = 0.0f, squares = 0.0f;
+    if constexpr (SPREAD) {
+        constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
+        const int of = member % WIDTH;
+        const float elements = of < WARPS ? elements_of(of) : 0.0f;
+        const float2 share = slots[min(of, WARPS - 1)];
+        if constexpr (LAYER) {
+            mean = share.x * elements;
 #pragma unroll
-                for (int distance = WIDTH / 2; distance > 0; distance /= 2) mean += __shfl_xor_sync(ALL, mean, distance);
-                mean *= 1.0f / D;
-            }
-            const float apart = share.x - mean;
-            squares = of < WARPS ? share.y + (LAYER ? apart * apart * elements : 0.0f) : 0.0f;
-#pragma unroll
-            for (int distance = WIDTH / 2; distance > 0; distance /= 2) squares += __shfl_xor_sync(ALL, squares, distance);
-            return {mean, __frsqrt_rn(squares * (1.0f / D) + eps)};
+            for (int distance = WIDTH / 2; distance > 0; distance /= 2) mean += __shfl_xor_sync(ALL, mean, distance);
+            mean *= 1.0f / D;
         }
-        float total = 0.0f;
+        const float apart = share.x - mean;
+        squares = of < WARPS ? share.y + (LAYER ? apart * apart * elements : 0.0f) : 0.0f;
+#pragma unroll
+        for (int distance = WIDTH / 2; distance > 0; distance /= 2) squares += __shfl_xor_sync(ALL, squares, distance);
+    } else {
         if constexpr (LAYER) {
 #pragma unroll
-            for (int w = 0; w < WARPS; ++w) {
-                const int tail = min(max(VECTORS - (PER_LANE - 1) * LANES - 32 * w, 0), 32);
-                total += slots[w].x * (float)(VEC * (32 * (PER_LANE - 1) + tail));
-            }
-            total *= 1.0f / D;
+            for (int w = 0; w < WARPS; ++w) mean += slots[w].x * elements_of(w);
+            mean *= 1.0f / D;
         }
-        squares = 0.0f;
 #pragma unroll
         for (int w = 0; w < WARPS; ++w) {
             squares += slots[w].y;
             if constexpr (LAYER) {
-                const int tail = min(max(VECTORS - (PER_LANE - 1) * LANES - 32 * w, 0), 32);
-                const float apart = slots[w].x - total;
-                squares += apart * apart * (float)(VEC * (32 * (PER_LANE - 1) + tail));
+                const float apart = slots[w].x - mean;
+                squares += apart * apart * elements_of(w);
             }
         }
-        mean = total;
     }
     return {mean, __frsqrt_rn(squares * (1.0f / D) + eps)};
+}
+
+// Mean and reciprocal deviation of each of ROWS rows, whose warps meet once.  `value(r, i, x)` gives the float32 values of the lane's i-th
+// vector of row r; it is asked twice for a layer norm (mean, then squared deviations), once for an RMS norm.
+template <int ROWS, bool SPREAD, class Values>
+__device__ __forceinline__ void rows_statistics(const Values& value, int member, int group, int turn, float eps, ExchangeOf<ROWS>& exchange,
+                                                Statistics (&found)[ROWS]) {
+    float2 shares[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) shares[r] = share_of([&](int i, float (&x)[VEC]) { value(r, i, x); }, member);
+    if constexpr (WARPS > 1) {
+        auto& slots = exchange.slot[turn & 1];
+        if (member % 32 == 0) {
+#pragma unroll
+            for (int r = 0; r < ROWS; ++r) slots[r][group * WARPS + member / 32] = shares[r];
+        }
+        row_barrier(group);
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) found[r] = put_together<SPREAD>(slots[r] + group * WARPS, member, eps);
+    } else {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) found[r] = {shares[r].x, __frsqrt_rn(shares[r].y * (1.0f / D) + eps)};
+    }
+}
+
+// Likewise of one row; `value(i, x)` gives the lane's i-th vector.
+template <bool SPREAD = false, class Values>
+__device__ __forceinline__ Statistics row_statistics(const Values& value, int member, int group, int turn, float eps, Exchange& exchange) {
+    Statistics found[1];
+    rows_statistics<1, SPREAD>([&](int, int i, float (&x)[VEC]) { value(i, x); }, member, group, turn, eps, exchange, found);
+    return found[0];
 }

@@ -22,7 +22,7 @@ def fused_cuda(call: Arguments) -> torch.Tensor:
     y = call.allocate()
     launch(
         plan, call.x,
-        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, scale=call.scale, shift=call.shift, combined=True,
+        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, scale=call.scale, shift=call.shift, design="combined",
     )  # fmt: skip
     return y
 

@@ -21,6 +21,6 @@ def fused_cuda(call: Arguments) -> torch.Tensor:
     y = call.allocate()
     launch(
         plan, call.x,
-        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, scale=call.scale, shift=call.shift, alone=True,
+        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, scale=call.scale, shift=call.shift, design="alone",
     )  # fmt: skip
     return y

@@ -17,4 +17,4 @@ from .op import Arguments
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, gate_out), both `[B, L, C]`."""
-    return fused(call, streamed=True)
+    return fused(call, "streamed")

@@ -18,7 +18,7 @@ from .op import Arguments, Params
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, gate_out), both `[B, L, C]`."""
-    return fused(call, combined=True)
+    return fused(call, "combined")
 
 
 @fused_cuda.supports

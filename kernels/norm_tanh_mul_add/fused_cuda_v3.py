@@ -25,7 +25,7 @@ def fused_cuda(call: Arguments) -> torch.Tensor:
     y = call.allocate()
     launch(
         plan, call.x,
-        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate, combined=True,
+        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate, design="combined",
     )  # fmt: skip
     return y
 

@@ -6,7 +6,7 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.norm_tanh.cuda import launch
+from .._shared.norm_tanh.cuda import Design, launch
 from .op import Arguments
 
 
@@ -19,15 +19,14 @@ def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     return run(call)
 
 
-def run(call: Arguments, *, streamed: bool = False, combined: bool = False, tabled: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-    """(y, y2) by one launch (`streamed` and so on: see `launch`)."""
+def run(call: Arguments, design: Design = "persistent") -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, y2) by one launch."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
     y, y2 = call.allocate()
     launch(
         plan, call.x,
         y=y, y2=y2, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
-        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, streamed=streamed, combined=combined,
-        tabled=tabled,
+        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, design=design,
     )  # fmt: skip
     return y, y2

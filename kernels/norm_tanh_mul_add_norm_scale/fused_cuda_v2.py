@@ -16,4 +16,4 @@ from .op import Arguments
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, y2), both `[B, S, D]`."""
-    return run(call, streamed=True)
+    return run(call, "streamed")

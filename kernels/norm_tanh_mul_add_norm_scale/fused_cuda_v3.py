@@ -17,7 +17,7 @@ from .op import Arguments, Params
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, y2), both `[B, S, D]`."""
-    return run(call, combined=True)
+    return run(call, "combined")
 
 
 @fused_cuda.supports

@@ -21,7 +21,7 @@ from .op import Arguments, Params
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, y2), both `[B, S, D]`."""
-    return run(call, tabled=True)
+    return run(call, "tabled")
 
 
 @fused_cuda.supports

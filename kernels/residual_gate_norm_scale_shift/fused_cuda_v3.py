@@ -23,7 +23,7 @@ def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     launch(
         plan, call.x,
         y=y, v=v, residual=call.residual, gate=call.gate, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps,
-        scale=call.scale, shift=call.shift, combined=True,
+        scale=call.scale, shift=call.shift, design="combined",
     )  # fmt: skip
     return y, v
 

@@ -22,6 +22,6 @@ def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     launch(
         plan, call.x,
         y=y, v=v, residual=call.residual, gate=call.gate, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps,
-        scale=call.scale, shift=call.shift, alone=True,
+        scale=call.scale, shift=call.shift, design="alone",
     )  # fmt: skip
     return y, v

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy
 import torch
@@ -25,6 +25,12 @@ MOST_TABLE_VECTORS = {(1, 2): 4, (2, 2): 4, (1, 4): 6, (2, 4): 5}
 """Vectors that a lane holds of a row beside tables, by streams and the bytes of an element: more spill on sm_90 with 80 registers."""
 WARPS_OF_OWN_SCALES = 20
 """Warps of a block beside tables where each row loads a scale2 of its own: 24 spill on sm_90."""
+
+
+Design = Literal["persistent", "streamed", "combined", "tabled"]
+"""How rows are dealt out and held. norm_tanh.cu: a persistent grid. norm_tanh_stream.cu: rows streamed through shared memory; combined
+with what rows share put together. norm_tanh_tables.cu: beside tables of that, where rows start on 16 bytes and the tables fit into
+shared memory; else as combined."""
 
 
 class Dtypes(NamedTuple):
@@ -55,17 +61,9 @@ def launch(
     weight2: torch.Tensor | None = None,
     bias2: torch.Tensor | None = None,
     scale2: torch.Tensor | None = None,
-    streamed: bool = False,
-    combined: bool = False,
-    tabled: bool = False,
+    design: Design = "persistent",
 ) -> None:
-    """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs; give both y2 and scale2 or neither.
-
-    Args:
-        streamed: launch norm_tanh_stream.cu instead of norm_tanh.cu.
-        combined: likewise, with what rows share put together.
-        tabled: launch norm_tanh_tables.cu where rows start on 16 bytes and tables fit into shared memory; else as `combined`.
-    """
+    """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs; give both y2 and scale2 or neither."""
     if plan.rows == 0:
         return
     tensors = (x, residual, gate, weight, bias, weight2, bias2, scale2)
@@ -81,9 +79,7 @@ def launch(
         functools.reduce(int.__or__, starts[2:]) % 16 == 0,
         eps,
         device_index,
-        streamed,
-        combined,
-        tabled,
+        design,
     )
     nvrtc.launch(
         specialisation.source,
@@ -120,9 +116,7 @@ def _specialise_call(
     shared_aligned: bool,
     eps: float,
     device_index: int,
-    streamed: bool,
-    combined: bool,
-    tabled: bool,
+    design: Design,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
@@ -133,7 +127,7 @@ def _specialise_call(
     rows_aligned = x_aligned and (residual_aligned or not stream)
     shared_aligned = shared_aligned and (residual_aligned or stream)
     broadcasts = tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3])
-    if tabled and rows_aligned:
+    if design == "tabled" and rows_aligned:
         shared = [plan.gate, *(one for one in (plan.residual, plan.scale2) if one is not None and is_shared(plan, one))]
         section = section_of(plan.rows, plan.tokens, *shared)
         streams, item_size = 2 if stream else 1, _item_size(dtypes.x)
@@ -152,12 +146,12 @@ def _specialise_call(
                 tables.grid(plan.rows, multiprocessors), tables.threads, (section,), broadcasts, numpy.float32(eps), tables.shared_bytes,
             )  # fmt: skip
     split: RowWarps | StreamSplit
-    if streamed or combined or tabled:
+    if design != "persistent":
         streams = 2 if stream else 1
         item_size = _item_size(dtypes.x)
         # The tanh of the gates is kept in float32.
         words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
-        if not streamed:
+        if design != "streamed":
             split = split_combined(
                 plan.hidden, item_size, streams, plan.rows, multiprocessors, aligned=rows_aligned,
                 other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),

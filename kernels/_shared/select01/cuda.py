@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy
 import torch
@@ -33,13 +33,13 @@ class Dtypes(NamedTuple):
     bias: int
 
 
-def fused(call: Any, *, streamed: bool = False, combined: bool = False, alone: bool = False) -> Any:
-    """Either select01 op in one launch on a GPU: (y, gate_out), with a residual (y, v, gate_out).
+Design = Literal["persistent", "alone", "streamed", "combined"]
+"""How rows are dealt out and held. select01.cu: a persistent grid, or a block for every row. select01_stream.cu: rows streamed through
+shared memory; combined with weight, bias, scale and shift put together."""
 
-    Args:
-        streamed: launch select01_stream.cu instead of select01.cu.
-        combined: likewise, with weight, bias, scale and shift put together.
-        alone: a block for every row (`split_alone`).
+
+def fused(call: Any, design: Design = "persistent") -> Any:
+    """Either select01 op in one launch on a GPU: (y, gate_out), with a residual (y, v, gate_out).
 
     Raises:
         KernelArgumentError: naming the argument, what came and what is accepted.
@@ -50,10 +50,7 @@ def fused(call: Any, *, streamed: bool = False, combined: bool = False, alone: b
     y, gate_out = outputs[0], outputs[-1]
     residual, gate, v = (call.residual, call.residual_gate, outputs[1]) if len(outputs) == 3 else (None, None, None)
     if plan.rows:
-        _launch(
-            plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps, streamed, combined,
-            alone,
-        )  # fmt: skip
+        _launch(plan, call.x, residual, gate, call.weight, call.bias, rows_of(call), call.index, y, v, gate_out, call.eps, design)
     return outputs
 
 
@@ -70,9 +67,7 @@ def _launch(
     v: torch.Tensor | None,
     gate_out: torch.Tensor,
     eps: float,
-    streamed: bool,
-    combined: bool,
-    alone: bool,
+    design: Design,
 ) -> None:
     activations = (x, x if residual is None else residual, x if residual_gate is None else residual_gate)
     strides = tuple(stride for tensor in activations for stride in tensor.stride()[:2])
@@ -89,9 +84,7 @@ def _launch(
         shared % 16 == 0,
         eps,
         device_index,
-        streamed,
-        combined,
-        alone,
+        design,
     )
     nvrtc.launch(
         specialisation.source,
@@ -124,19 +117,17 @@ def _specialise_call(
     starts_aligned: bool,
     eps: float,
     device_index: int,
-    streamed: bool,
-    combined: bool,
-    alone: bool,
+    design: Design,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     shared_aligned = starts_aligned and rows_aligned(plan, dtypes)
-    if streamed or combined:
+    if design in ("streamed", "combined"):
         item_size = _item_size(dtypes.x)
         # Three of the six rows, and the unrounded v.
         words = words_of(item_size, dtypes.row, dtypes.row, dtypes.row, dtypes.weight, dtypes.bias) + (8 if residual else 0)
         streams = 3 if residual else 1
-        if combined:
+        if design == "combined":
             lanes = 16 // item_size
             # Beside factor and term the gate as it is stored; beside x the two other streams, the unrounded v in their place.
             stream = split_combined(
@@ -148,7 +139,10 @@ def _specialise_call(
             stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
         source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, stream)
         return _Specialisation(source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps))
-    split = split_alone(plan.hidden, _item_size(dtypes.x), 2 if residual else 1) if alone else split_of(plan, dtypes, multiprocessors)
+    if design == "alone":
+        split = split_alone(plan.hidden, _item_size(dtypes.x), 2 if residual else 1)
+    else:
+        split = split_of(plan, dtypes, multiprocessors)
     source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, split)
     return _Specialisation(source, grid(plan.rows, split, multiprocessors), split.threads, (), numpy.float32(eps))
 
@@ -177,7 +171,7 @@ def specialise(
         return nvrtc.kernel_source(STREAM_SOURCE, "select01_stream", macros)
     macros |= {
         "D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks,
-        "MODULATION_ALIGNED": modulation_aligned,
+        "MODULATION_ALIGNED": modulation_aligned, "ALONE": bool(split.together),
     }  # fmt: skip
     return nvrtc.kernel_source(SOURCE, "select01", macros)
 

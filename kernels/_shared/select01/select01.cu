@@ -9,6 +9,7 @@
 //   ALIGNED                      1: every row of x, residual and residual_gate starts on 16 bytes
 //   MODULATION_ALIGNED           1: every one of the six rows, the weight and the bias do
 //   MIN_BLOCKS                   blocks resident per multiprocessor
+//   ALONE                        1: a block for every row, so that there is no next one
 
 #include "../row_norm.cuh"
 
@@ -122,5 +123,6 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
             for (int e = 0; e < VEC; ++e) values[e] = values[e] * (1.0f + factors[e]) + terms[e];
             store_vector(y + row * (D * ITEM) + vector * 16, pack(values));
         }
+        if constexpr (ALONE) return;  // says to the compiler what the grid says to the hardware: registers for one pass suffice
     }
 }

@@ -122,3 +122,16 @@ def test_a_row_of_its_own_block_leaves_no_warp_without_work(shared: Any, item_si
         assert 32 * (split.warps - 1) < vectors, hidden
         assert cuda_rows.grid(4096, split, H200_MULTIPROCESSORS) == 4096
     assert [cuda_rows.split_alone(3072, 2, count).warps for count in (1, 2)] == [3, 6], "384 vectors, and no lane without one"
+
+
+@pytest.mark.parametrize("item_size", [2, 4])
+@pytest.mark.parametrize("inputs", [1, 2])
+def test_neighbouring_rows_share_a_block_in_which_no_warp_is_without_work(shared: Any, item_size: int, inputs: int) -> None:
+    cuda_rows = shared("cuda_rows")
+    for hidden in ALL_HIDDEN:
+        split, vectors = cuda_rows.split_neighbours(hidden, item_size, inputs), hidden * item_size // 16
+        assert split.threads == 32 * split.warps <= 1024, hidden
+        assert 32 * (split.warps - 1) < vectors, hidden
+        assert cuda_rows.grid(7, split, H200_MULTIPROCESSORS) == {1: 3, 2: 4}[inputs], "a block for what is left of seven rows, too"
+    widths = {hidden: cuda_rows.split_neighbours(hidden, 2, 1).warps for hidden in MODELS_HIDDEN}
+    assert widths == {1536: 2, 3072: 4, 3840: 5, 5120: 5, 6144: 8}, "three vectors a lane, or four where three would leave lanes idle"
