@@ -76,6 +76,12 @@ def nightlies() -> list[Run]:
     return [run for run in stored() if run.plan.precision is None]
 
 
+@cache
+def eight_processes() -> Run:
+    """Four nightlies of two processes, each on a board of its own and all of one code: a baseline that no later kernel changes."""
+    return join_runs([run for run in nightlies() if run.environment.git_commit.startswith("f3d79e9")])
+
+
 def same_yardstick(one: Run, other: Run) -> bool:
     return {summary.stream_shape for summary in one.cases} == {summary.stream_shape for summary in other.cases}
 

@@ -27,6 +27,10 @@ class DispatchRatio(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the intervals of the two times are apart."""
 
 
+LOSS_WORDS = "dispatch takes"
+"""The warning about a `DispatchLoss` begins with them."""
+
+
 class DispatchLoss(msgspec.Struct, frozen=True, kw_only=True):
     """A case on which dispatch takes a slower kernel than it took in the baseline."""
 
@@ -39,7 +43,7 @@ class DispatchLoss(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         return (
-            f"dispatch takes {self.kernel} on {self.case}, {self.ratio:.2f}x the time of {self.before} in this run, which it took in the "
+            f"{LOSS_WORDS} {self.kernel} on {self.case}, {self.ratio:.2f}x the time of {self.before} in this run, which it took in the "
             "baseline or which is the best: make a new table with `fusebench tune`"
         )
 

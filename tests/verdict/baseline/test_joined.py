@@ -9,6 +9,8 @@ import pytest
 from fusebench.errors import RunRecordError
 from fusebench.schema import ClassScatter, Measurement, Reference, Run
 from fusebench.verdict.baseline.joined import join_runs, partly_joined, processes_and_boards, shares, support_words
+from fusebench.verdict.baseline.suite_changes import Unexplained
+from fusebench.verdict.dispatch_choice import DispatchLoss
 from fusebench.verdict.margins.support import board_distance, change_between, support_of
 from fusebench.verdict.margins.words import own_coverage
 from fusebench.verdict.record_validation import require_valid
@@ -69,6 +71,29 @@ def test_a_newest_run_that_was_stopped_while_suspects_were_remeasured_lacks_noth
         newest, cases=newest.cases[1:], results=[one for one in newest.results if one.case != suspect.case.name]
     )
     assert not join_runs([older, lacking]).complete
+
+
+def test_a_share_of_sol_is_the_mean_of_the_runs_that_timed_the_kernel(synthetic: ModuleType) -> None:
+    """A kernel that the newest run alone timed keeps its share there, whatever the limit took in the others."""
+
+    def shared(run: Run, share: float, lacking: str = "") -> Run:
+        kept = [one for one in run.results if one.kernel != lacking]
+        timed = [msgspec.structs.replace(one, measurement=msgspec.structs.replace(one.measurement, sol=share)) for one in kept]
+        return msgspec.structs.replace(run, results=timed)
+
+    older, newest = runs(synthetic, 1.0, 1.0)
+    joined = join_runs([shared(older, 0.81, lacking=synthetic.FUSED), shared(newest, 0.99)])
+    assert timing(joined, synthetic.FUSED).sol == pytest.approx(0.99)
+    both = join_runs([shared(older, 0.81), shared(newest, 0.99)])
+    assert timing(both, synthetic.FUSED).sol == pytest.approx(math.sqrt(0.81 * 0.99))
+
+
+def test_what_one_run_found_against_the_last_baseline_is_no_warning_of_the_next(synthetic: ModuleType) -> None:
+    older, newest = runs(synthetic, 1.0, 1.0)
+    faster = Unexplained(suite="smoke", case="small", kernel="op/fused@1", reason="-9 %")
+    slower = DispatchLoss(case="smoke:small", kernel="op/fused@1", before="op/fused@2", ratio=1.2)
+    newest = msgspec.structs.replace(newest, warnings=[str(faster), str(slower), "the GPU was warm"])
+    assert join_runs([older, newest]).warnings == ["the GPU was warm"]
 
 
 def test_what_changed_for_the_whole_machine_is_no_difference_between_runs(synthetic: ModuleType) -> None:

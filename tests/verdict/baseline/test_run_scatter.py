@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from fusebench.schema import ClassScatter, Reference, RunScatter, VerdictKind
-from fusebench.store.baselines import load_baseline
 from fusebench.store.scatter_file import load_scatter
 from fusebench.verdict.baseline.compare_to_baseline import judge_run
 from fusebench.verdict.baseline.run_scatter import scatter_between
@@ -45,11 +44,10 @@ def test_the_stored_scatter_is_that_of_the_stored_history() -> None:
         assert (mine.reference, mine.same_board, mine.other_board) == (theirs.reference, theirs.same_board, theirs.other_board)
 
 
-def test_a_nightly_against_the_stored_baseline_passes_and_by_times_alone_accuses_nobody() -> None:
+def test_a_nightly_against_a_baseline_of_eight_processes_passes_and_by_times_alone_accuses_nobody() -> None:
     """One process on a board that took no part in the baseline, nor here in the scatter."""
     (head,) = [run for run in nightlies() if run.id == "2aac7247"]
-    base = load_baseline(gate_characteristics.RESULTS, "NVIDIA H200")
-    assert base is not None
+    base = gate_characteristics.eight_processes()
     rule = MarginRule(scatter=without_boards({head.environment.device_uuid}))
     judged = judge_run(head, base, rule).verdicts
     gating = Counter(verdict.kind for one, verdict in zip(head.results, judged, strict=True) if verdict is not None and one.speed_gates)
@@ -68,22 +66,20 @@ def test_a_nightly_against_the_stored_baseline_passes_and_by_times_alone_accuses
 
 def test_figures_of_a_night_tell_what_digests_hide_and_what_confirmation_left() -> None:
     (head,) = [run for run in nightlies() if run.id == "2aac7247"]
-    base = load_baseline(gate_characteristics.RESULTS, "NVIDIA H200")
-    assert base is not None
+    base = gate_characteristics.eight_processes()
     undecided = []
-    for row, digests in zip(night_figures.against(head, base), ("with", "without"), strict=True):
-        found = re.fullmatch(rf"\| 2aac7247 \| {digests} \| 4 \| 730 \| (\d+) \(\d+\.\d%\) \| 0 \| .*", row)
+    for row, (digests, code) in zip(night_figures.against(head, base), (("with", 0), ("without", 4)), strict=True):
+        found = re.fullmatch(rf"\| 2aac7247 \| {digests} \| {code} \| 730 \| (\d+) \(\d+\.\d%\) \| 0 \| .*", row)
         assert found is not None, row
         undecided.append(int(found[1]))
-    assert undecided[0] <= 1
+    assert undecided[0] == 0
     assert undecided[1] >= 10, "what digests hide"
     assert night_figures.compared([(head, base)], processes=2) == {}, "nothing of it was confirmed"
 
 
 def test_kernels_are_found_slower_than_a_baseline_that_is_faster_by_the_targets() -> None:
     (head,) = [run for run in nightlies() if run.id == "2aac7247"]
-    base = load_baseline(gate_characteristics.RESULTS, "NVIDIA H200")
-    assert base is not None
+    base = gate_characteristics.eight_processes()
     faster = night_figures.planted(base)
     assert all(one.code is None for one in faster.results)
     times = {(one.case_key, one.kernel): one.measurement.time_us.value for one in base.results if one.measurement is not None}

@@ -176,7 +176,7 @@ def _differs_in_time(one: Judgement, new: Result | None, old: Result | None, rul
 def _remarks(run: Run, shrunken: Iterable[Shrinkage], unexplained: Iterable[Unexplained], spreads: Sequence[Spread]) -> list[str]:
     suites = {summary.case.suite for summary in run.cases}
     remarks = [str(suite) for suite in shrunken if suite.suite in suites]
-    remarks += [f"unexplained improvement of {one.kernel} on {one.suite}:{one.case}: {one.reason}" for one in unexplained]
+    remarks += map(str, unexplained)
     if any(spread.beyond for spread in spreads):
         remarks.append(noise_line(spreads, ()))
     return remarks

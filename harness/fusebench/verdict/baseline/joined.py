@@ -13,20 +13,24 @@ from typing import NamedTuple
 import msgspec
 
 from ...errors import RunRecordError
-from ...schema import CaseSummary, Estimate, ExitCode, JoinedRun, Result, Run, boards_of
+from ...schema import CaseSummary, Estimate, ExitCode, JoinedRun, Measurement, Result, Run, boards_of
 from ...stats.paired import quotient
 from ...stats.scatter import standard_error
 from ...stats.student import quantile
 from ...stats.weighted import suite_summaries
 from ..comparability import record_differences
+from ..dispatch_choice import LOSS_WORDS
 from ..margins.support import is_disturbed, own_variance, units_of
 from ..noise_floor import SPREAD_WORDS
 from .older_run import OlderRun, runs_of
+from .suite_changes import UNEXPLAINED_WORDS
 
 FEWEST_PROCESSES = 8
 """A baseline of fewer processes has an objection: gates against it leave more kernels undecided.  Eight nightlies of one process each, or
 one run of eight, are enough."""
 
+JUDGED_WORDS = (SPREAD_WORDS, UNEXPLAINED_WORDS, LOSS_WORDS)
+"""Warnings that begin so compare one run with the last baseline."""
 REMEASURE = "remeasure"
 """In the warning of a run about suspects that it could not remeasure as often as they may be, and in older records of each suspect."""
 
@@ -41,8 +45,9 @@ def join_runs(runs: Sequence[Run]) -> Run:
     A joined record may be among the older runs.  Each of its times counts as many times as runs are behind it, so that a baseline which
     grows run by run is that of all runs at once.  Of its runs, those behind no time any more are left out.
 
-    Verdicts go, their evidence, and exit codes that came from them: they judged one run's times by the last baseline.  So do warnings of
-    suspects; and a newest run that was stopped while they were lacks nothing here, if it has every case of the others.
+    Verdicts go, their evidence, and exit codes that came from them: they judged one run's times by the last baseline.  So do the warnings
+    that came of it, and those of suspects; and a newest run that was stopped while these were remeasured lacks nothing here, if it has
+    every case of the others.
 
     Raises:
         RunRecordError: no run, one run twice, a joined record as the newest run, or runs of different devices, timers or cache states.
@@ -65,8 +70,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
     places = [[place for place, (_, number) in enumerate(every) if ordered[number] is run] for run in ordered]
     others = [OlderRun(run, newest, own) for run, own in zip(ordered[:-1], places[:-1], strict=True)]
     cases = [_summary(summary, others) for summary in newest.cases]
-    limits = {summary.case.key: summary.limit_us for summary in cases}
-    results = [_result(result, others, joined, limits.get(result.case_key)) for result in newest.results]
+    results = [_result(result, others, joined) for result in newest.results]
     results = _over_quiet_baselines(results, cases, len(joined) - 1)
     measured = {run.id for run in ordered if not run.joined}
     kept = {place for place, one in enumerate(joined) if one.id in measured}
@@ -78,7 +82,7 @@ def join_runs(runs: Sequence[Run]) -> Run:
         cases=cases,
         results=results if len(kept) == len(joined) else [_renumbered(one, sorted(kept)) for one in results],
         exit_code=newest.exit_code if newest.exit_code == ExitCode.KERNEL_FAILED else ExitCode.PASS,
-        warnings=[one for one in newest.warnings if not one.startswith(SPREAD_WORDS) and REMEASURE not in one],
+        warnings=[one for one in newest.warnings if not one.startswith(JUDGED_WORDS) and REMEASURE not in one],
         complete=newest.complete or _cases(newest) >= {key for run in ordered[:-1] for key in _cases(run)},
     )
 
@@ -156,8 +160,8 @@ def shares(runs: Sequence[Run]) -> list[str]:
     return found
 
 
-def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedRun], limit_us: float | None) -> Result:
-    """The result of all runs, of which the newest is the last of `joined`; `limit_us` is the case's time at the speed of light."""
+def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedRun]) -> Result:
+    """The result of all runs, of which the newest is the last of `joined`."""
     newest = result.measurement
     result = msgspec.structs.replace(result, verdict=None, attachments=())
     if newest is None:
@@ -197,7 +201,7 @@ def _result(result: Result, others: Sequence[OlderRun], joined: Sequence[JoinedR
         busy_us=counted[-1].busy_us,
         gap_us=counted[-1].gap_us,
         speedup=speedup,
-        sol=None if newest.sol is None or limit_us is None else limit_us / time_us.value,
+        sol=_share(counted),
         gb_per_s=newest.gb_per_s / ratio,
         peak_share=None if newest.peak_share is None else newest.peak_share / ratio,
         replicates=sum(one.replicates for one in counted),
@@ -236,6 +240,13 @@ def _summary(summary: CaseSummary, others: Sequence[OlderRun]) -> CaseSummary:
             shift = value / newest.value
             changed[name] = Estimate(value, newest.low * shift, newest.high * shift, newest.level)
     return msgspec.structs.replace(summary, **changed)
+
+
+def _share(counted: Sequence[Measurement]) -> float | None:
+    """The mean of the runs' shares of SOL, each of a time and a limit that the same rounds measured: over the mean limit of all runs, the
+    time of a few on fast boards could be above 100 %."""
+    shares = [(math.log(one.sol), max(1, len(one.runs))) for one in counted if one.sol]
+    return math.exp(math.fsum(runs * log for log, runs in shares) / sum(runs for _, runs in shares)) if shares else None
 
 
 class _Part(NamedTuple):

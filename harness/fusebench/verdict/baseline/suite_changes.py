@@ -21,6 +21,10 @@ YARDSTICK_LIMIT = 1.10
 bytes in the same rounds.  Twice that excess cannot come from a well-written kernel."""
 
 
+UNEXPLAINED_WORDS = "unexplained improvement of"
+"""The warning about an `Unexplained` begins with them."""
+
+
 class Shrinkage(msgspec.Struct, frozen=True, kw_only=True):
     """The losses of one suite of the baseline in the run."""
 
@@ -58,6 +62,9 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     case: str
     kernel: str
     reason: str
+
+    def __str__(self) -> str:
+        return f"{UNEXPLAINED_WORDS} {self.kernel} on {self.suite}:{self.case}: {self.reason}"
 
 
 def shrinkage(run: Run, baseline: Run) -> list[Shrinkage]:
