@@ -59,20 +59,18 @@ def test_a_table_can_be_used_here_and_holds_the_keys_of_its_op(collection: Colle
 
 
 def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_lack(collection: Collection) -> None:
-    """Each case by the other entries. The default order comes within 1.02 on 49 % of the random shapes, within 1.05 on 62 %.
+    """Each case by the other entries. The default order comes within 1.02 on 45 % of the random shapes, within 1.05 on 57 %.
 
-    The floors are the shares that the stored times give, so a baseline's new run can move them. With the last three the suites'
-    cases went from 117 of 147 within 1.02 to 114, 112 and 110: they alone timed the versions for few rows and tokens, which win many of
-    these, and the cases at the ends of the range have few that could choose them. The tables that hold these cases do. A night that
-    alone timed `fused_cuda@4` of four ops made it 108.
+    The floors are the shares that the stored times give, so a baseline's new run can move them: each version that wins a few cases,
+    as those for few rows and tokens do, and blocks for every row or for a few, leaves fewer cases that could choose it for another.
     """
     random, suites = [], []
     for file in tables_of("nvidia_h200"):
         table = read_table(file)
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
-    assert (len(random), len(suites)) == (397, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.69, 0.81)), (suites, (0.73, 0.83))):
+    assert (len(random), len(suites)) == (398, 147), "no case is so far from every other that the default order is taken"
+    for found, least in ((random, (0.70, 0.81)), (suites, (0.70, 0.82))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
@@ -89,7 +87,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 147
-    for found, least in ((own, (0.79, 0.89)), (kin, (0.90, 0.97))):
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.87, 0.97))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
