@@ -1,0 +1,93 @@
+"""Blocks of one row and of a few rows, run on the CPU (helpers/cuda_on_cpu.py): each output within one rounding of float64."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from helpers.cuda_on_cpu import on_cpu
+from helpers.matrices import few
+
+NORMS = ("norm_scale_shift", "residual_gate_norm_scale_shift")
+SELECT01 = ("norm_scale_shift_gate_select01", "residual_norm_scale_shift_gate_select01")
+
+NORM_CASES: dict[str, dict[str, Any]] = {
+    "rows left over": {"tokens": 7, "hidden": 1336, "affine": True},
+    "fewer rows than a block takes": {"tokens": 1, "hidden": 136},
+    "a sample ends within a block": {
+        "batch": 3,
+        "tokens": 5,
+        "hidden": 520,
+        "affine": True,
+        "modulation_dtype": "float32",
+        "strided": True,
+    },
+    "frames end within a block": {"batch": 2, "tokens": 20, "hidden": 264, "modulation": "frame", "frames": 4, "gate": "frame"},
+    "a gate for each row": {"tokens": 8, "hidden": 264, "gate": "token"},
+    "values that all rows share": {"tokens": 7, "hidden": 392, "norm": "rms", "affine": True, "modulation": "channel", "gate": "channel"},
+    "one value": {"batch": 2, "tokens": 4, "hidden": 72, "dtype": "float16", "modulation": "scalar", "gate": "none"},
+    "one vector": {"tokens": 5, "hidden": 8},
+    "more warps than lanes add one by one": {"tokens": 7, "hidden": 7176, "affine": True},
+    "float32": {"batch": 2, "tokens": 5, "hidden": 1544, "dtype": "float32", "modulation_dtype": "float32", "affine": True},
+}
+SELECT01_CASES: dict[str, dict[str, Any]] = {
+    "samples": {"batch": 3, "tokens": 5, "hidden": 520, "affine": True, "strided": True},
+    "float32 rows": {"tokens": 7, "hidden": 1336, "affine": True, "modulation_dtype": "float32"},
+}
+EVERY = [(f"{op}/fused_cuda@{version}", name) for name in NORM_CASES for op in NORMS for version in (4, 5)]
+EVERY += [(f"{op}/fused_cuda@4", name) for name in SELECT01_CASES for op in SELECT01]
+KEPT = tuple((f"{op}/fused_cuda@5", name) for op in NORMS for name in ("a sample ends within a block", "rows left over"))
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kernels compiled for the CPU are kept."""
+    if shutil.which("g++") is None:
+        pytest.skip("kernels are compiled for the CPU by g++")
+    return tmp_path_factory.mktemp("rows_on_cpu")
+
+
+@pytest.fixture
+def error_of(collection: Any, one_rounding: Any, built: Path) -> Callable[..., float]:
+    """`error_of(kernel, case, planted)`: the largest error of any output in units of one rounding, infinite where one is NaN."""
+
+    def error(name: str, case: str, planted: Mapping[str, str] | None = None) -> float:
+        kernel = collection.kernel(name)
+        op = collection.op(name.partition("/")[0])
+        fields = {**NORM_CASES, **SELECT01_CASES}[case]
+        params = op.parse_params({field: value for field, value in fields.items() if field in op.Params.__struct_fields__})
+        assert kernel.reason_unsupported(params) is None
+        arguments = op.arguments(params, op.buffers(params, device=torch.device("cpu"), generator=torch.Generator().manual_seed(1)))
+        with on_cpu(built, multiprocessors=3, late=False, planted=planted) as launched:
+            returned = kernel.function(**arguments)
+        assert len(launched) == 1
+        outputs = dict(zip(op.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
+        reference = op.reference(params, arguments)
+        errors = [one_rounding(value, reference[output]) for output, value in outputs.items()]
+        return float("inf") if any(one != one for one in errors) else max(errors)  # noqa: PLR0124 (NaN)
+
+    return error
+
+
+@pytest.mark.parametrize(("kernel", "case"), few(EVERY, *KEPT))
+def test_every_output_is_rounded_once(error_of: Any, kernel: str, case: str) -> None:
+    assert error_of(kernel, case) <= 1
+
+
+DEFECTS = {
+    "a shift of the sample before": ("a sample ends within a block", "shifts[r] != shifts[r - 1]", "false"),
+    "a gate of the sample before": ("a sample ends within a block", "gates[r] != gates[r - 1]", "false"),
+    "statistics of the row before": ("rows left over", "put_together<SPREAD>(slots[r] + ", "put_together<SPREAD>(slots[0] + "),
+    "a row that is taken twice": ("a sample ends within a block", "min(first + r, rows - 1)", "min(first + r / 2, rows - 1)"),
+}
+
+
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_a_defect_is_seen(error_of: Any, defect: str) -> None:
+    case, right, wrong = DEFECTS[defect]
+    assert error_of("residual_gate_norm_scale_shift/fused_cuda@5", case, {right: wrong}) > 1
