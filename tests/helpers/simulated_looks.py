@@ -1,4 +1,4 @@
-"""Nights whose suspects are remeasured look by look, against the stored H200 baseline, with effects of boards, processes and placements.
+"""Nights whose suspects are remeasured look by look, against a baseline of H200s, with effects of boards, processes and placements.
 
 No device ran them.  Effects are drawn from the stored scatter; uncertainty of the baseline is its own; verdicts are the shipped rule's.
 It prints the tables of docs/statistics.md as markdown:
@@ -26,12 +26,13 @@ from fusebench.verdict.margins.call_classes import DURATION_CLASSES_US, call_cla
 from fusebench.verdict.margins.rule import TARGETS, MarginRule
 from fusebench.verdict.margins.support import change_between, own_variance, support_of
 
-from .gate_characteristics import RESULTS, nightlies
+from .gate_characteristics import RESULTS, eight_processes, nightlies
 
 Class = tuple[bool, int]
 _Kernel = tuple[Measurement, ClassScatter, float]
 WHOLE, THIN = range(4, 100), range(1, 4)
-"""Runs behind a time that eight processes on four boards or more made, and behind one of fewer."""
+"""Runs behind a time that eight processes on four boards or more made, and behind one of fewer: of the first, those of `eight_processes`,
+of the others those of the stored baseline."""
 PLACEMENTS = 12
 """Of the stored runs whose scatter of placements is known."""
 
@@ -46,8 +47,8 @@ class Night(msgspec.Struct):
 
 
 @cache
-def _stored() -> tuple[Run, Run, MarginRule]:
-    baseline, scatter = load_baseline(RESULTS, "NVIDIA H200"), load_scatter(RESULTS, "NVIDIA H200")
+def _stored(runs: range) -> tuple[Run, Run, MarginRule]:
+    baseline, scatter = eight_processes() if runs == WHOLE else load_baseline(RESULTS, "NVIDIA H200"), load_scatter(RESULTS, "NVIDIA H200")
     assert baseline is not None
     assert scatter is not None
     environment = msgspec.structs.replace(nightlies()[-1].environment, device_uuid="GPU-new")
@@ -75,7 +76,7 @@ def simulated(
         runs: numbers of joined runs behind the baseline's times.
         processes: of the first measurement, each with so many `replicates`.
     """
-    head, baseline, rule = _stored()
+    head, baseline, rule = _stored(runs)
     generator = np.random.default_rng(seed)
     found: dict[Class, Night] = {}
 
