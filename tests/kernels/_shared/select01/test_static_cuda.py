@@ -74,7 +74,7 @@ def test_a_block_for_every_row_spills_little_of_what_models_run(shared: Any, cud
     compiled = source(shared, **KINDS[name], alone=True)
     used, macros = cuda_code.resources(compiled), dict(compiled.macros)
     assert used["REG"] * macros["THREADS"] * macros["MIN_BLOCKS"] <= 65536
-    assert name not in UNSPILLED or used["STACK"] <= 56, "64 registers and 14 spilled words are faster than 96 registers"
+    assert name not in UNSPILLED or used["STACK"] <= 24, "64 registers and 6 spilled words are faster than 96 registers"
 
 
 @pytest.mark.parametrize("name", ["affine", "residual"])
