@@ -7,7 +7,7 @@ import torch
 from fusebench import kernel
 
 from .._shared.cuda_stream import declined
-from .._shared.modulated_norm_cuda import launch
+from .fused_cuda import run
 from .op import Arguments, Params
 
 
@@ -17,14 +17,7 @@ from .op import Arguments, Params
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> torch.Tensor:
     """Returns y `[B, S, D]`."""
-    plan = call.checked()
-    call.require_gpu(interpreted=False)
-    y = call.allocate()
-    launch(
-        plan, call.x,
-        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, scale=call.scale, shift=call.shift, design="combined",
-    )  # fmt: skip
-    return y
+    return run(call, "combined")
 
 
 @fused_cuda.supports

@@ -6,7 +6,7 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.norm_tanh.cuda import launch
+from .._shared.norm_tanh.cuda import Design, launch
 from .op import Arguments
 
 
@@ -16,11 +16,16 @@ from .op import Arguments
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> torch.Tensor:
     """Returns y `[B, S, D]`."""
+    return run(call)
+
+
+def run(call: Arguments, design: Design = "persistent") -> torch.Tensor:
+    """y by one launch."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
     y = call.allocate()
     launch(
         plan, call.x,
-        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
+        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate, design=design,
     )  # fmt: skip
     return y

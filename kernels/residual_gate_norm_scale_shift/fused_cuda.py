@@ -6,7 +6,7 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.modulated_norm_cuda import launch
+from .._shared.modulated_norm_cuda import Design, launch
 from .op import Arguments
 
 
@@ -16,12 +16,17 @@ from .op import Arguments
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, v), both `[B, S, D]`."""
+    return run(call)
+
+
+def run(call: Arguments, design: Design = "persistent") -> tuple[torch.Tensor, torch.Tensor]:
+    """(y, v) by one launch."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
     y, v = call.allocate()
     launch(
         plan, call.x,
         y=y, v=v, residual=call.residual, gate=call.gate, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps,
-        scale=call.scale, shift=call.shift,
+        scale=call.scale, shift=call.shift, design=design,
     )  # fmt: skip
     return y, v

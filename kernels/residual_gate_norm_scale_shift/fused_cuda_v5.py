@@ -7,7 +7,7 @@ import torch
 from fusebench import kernel
 
 from .._shared.cuda_stream import unshared
-from .._shared.modulated_norm_cuda import launch
+from .fused_cuda import run
 from .op import Arguments, Params
 
 
@@ -17,15 +17,7 @@ from .op import Arguments, Params
 )  # fmt: skip
 def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns (y, v), both `[B, S, D]`."""
-    plan = call.checked()
-    call.require_gpu(interpreted=False)
-    y, v = call.allocate()
-    launch(
-        plan, call.x,
-        y=y, v=v, residual=call.residual, gate=call.gate, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps,
-        scale=call.scale, shift=call.shift, design="neighbours",
-    )  # fmt: skip
-    return y, v
+    return run(call, "neighbours")
 
 
 @fused_cuda.supports
