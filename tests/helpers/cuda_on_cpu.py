@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import re
 import subprocess
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
 import torch
 
-from fusebench.registry import nvrtc
+from fusebench.registry import Kernel, Op, nvrtc
 
 RUNTIME = Path(__file__).with_name("cuda_on_cpu.hpp")
 SHARED_BYTES = 227 * 1024
@@ -125,6 +126,39 @@ def _operands(statement: str) -> list[str]:
             end += 1
         found.append(statement[constraint.end() : end - 1])
     return found
+
+
+class Ran(NamedTuple):
+    """A kernel's call on the CPU."""
+
+    arguments: Mapping[str, Any]
+    outputs: Mapping[str, torch.Tensor]
+    reference: Mapping[str, torch.Tensor]
+    """In float64."""
+    entries: tuple[str, ...]
+    """The kernels of CUDA C++ that were launched."""
+
+
+def run_case(
+    op: Op, kernel: Kernel, fields: Mapping[str, Any], folder: Path, *, late: bool = False, planted: Mapping[str, str] | None = None
+) -> Ran:
+    """Run `kernel` on a case as on a GPU of three multiprocessors; the arguments from `folder` on are those of `on_cpu`.
+
+    Args:
+        fields: of the op's Params; those that it lacks are left out.
+    """
+    params = op.parse_params({field: value for field, value in fields.items() if field in op.Params.__struct_fields__})
+    assert kernel.reason_unsupported(params) is None
+    arguments = op.arguments(params, op.buffers(params, device=torch.device("cpu"), generator=torch.Generator().manual_seed(1)))
+    with on_cpu(folder, multiprocessors=3, late=late, planted=planted) as launched:
+        returned = kernel.function(**arguments)
+    outputs = dict(zip(op.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
+    return Ran(arguments, outputs, op.reference(params, arguments), tuple(source.entry for source in launched))
+
+
+def largest(errors: Iterable[float]) -> float:
+    """The largest of `errors`; infinite if one is NaN."""
+    return max(math.inf if math.isnan(one) else one for one in errors)
 
 
 @contextmanager

@@ -48,7 +48,8 @@ class Night(msgspec.Struct):
 
 @cache
 def _stored(runs: range) -> tuple[Run, Run, MarginRule]:
-    baseline, scatter = eight_processes() if runs == WHOLE else load_baseline(RESULTS, "NVIDIA H200"), load_scatter(RESULTS, "NVIDIA H200")
+    baseline = eight_processes() if runs == WHOLE else load_baseline(RESULTS, "NVIDIA H200")
+    scatter = load_scatter(RESULTS, "NVIDIA H200")
     assert baseline is not None
     assert scatter is not None
     environment = msgspec.structs.replace(nightlies()[-1].environment, device_uuid="GPU-new")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -22,6 +24,14 @@ def shared(collection: Collection) -> Any:
         return importlib.import_module(f"{root}._shared.{name}")
 
     return load
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where kernels compiled for the CPU are kept."""
+    if shutil.which("g++") is None:
+        pytest.skip("kernels are compiled for the CPU by g++")
+    return tmp_path_factory.mktemp("cuda_on_cpu")
 
 
 NORM_TANH = ("norm_tanh_mul_add", "norm_tanh_mul_add_norm_scale")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from helpers.cuda_on_cpu import on_cpu
+from helpers.cuda_on_cpu import largest, run_case
 from helpers.matrices import few
 
 NORMS = ("norm_scale_shift", "residual_gate_norm_scale_shift")
@@ -44,32 +42,15 @@ EVERY += [(f"{op}/fused_cuda@4", name) for name in SELECT01_CASES for op in SELE
 KEPT = tuple((f"{op}/fused_cuda@5", name) for op in NORMS for name in ("a sample ends within a block", "rows left over"))
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kernels compiled for the CPU are kept."""
-    if shutil.which("g++") is None:
-        pytest.skip("kernels are compiled for the CPU by g++")
-    return tmp_path_factory.mktemp("rows_on_cpu")
-
-
 @pytest.fixture
 def error_of(collection: Any, one_rounding: Any, built: Path) -> Callable[..., float]:
     """`error_of(kernel, case, planted)`: the largest error of any output in units of one rounding, infinite where one is NaN."""
 
     def error(name: str, case: str, planted: Mapping[str, str] | None = None) -> float:
-        kernel = collection.kernel(name)
-        op = collection.op(name.partition("/")[0])
-        fields = {**NORM_CASES, **SELECT01_CASES}[case]
-        params = op.parse_params({field: value for field, value in fields.items() if field in op.Params.__struct_fields__})
-        assert kernel.reason_unsupported(params) is None
-        arguments = op.arguments(params, op.buffers(params, device=torch.device("cpu"), generator=torch.Generator().manual_seed(1)))
-        with on_cpu(built, multiprocessors=3, late=False, planted=planted) as launched:
-            returned = kernel.function(**arguments)
-        assert len(launched) == 1
-        outputs = dict(zip(op.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
-        reference = op.reference(params, arguments)
-        errors = [one_rounding(value, reference[output]) for output, value in outputs.items()]
-        return float("inf") if any(one != one for one in errors) else max(errors)  # noqa: PLR0124 (NaN)
+        op, fields = collection.op(name.partition("/")[0]), {**NORM_CASES, **SELECT01_CASES}[case]
+        ran = run_case(op, collection.kernel(name), fields, built, planted=planted)
+        assert len(ran.entries) == 1
+        return largest(one_rounding(value, ran.reference[output]) for output, value in ran.outputs.items())
 
     return error
 

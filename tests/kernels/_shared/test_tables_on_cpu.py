@@ -5,8 +5,6 @@ Copies arrive as early and as late as they may, so that a slot of a ring read to
 
 from __future__ import annotations
 
-import math
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +13,7 @@ import pytest
 import torch
 
 from fusebench.registry import Kernel, Op
-from helpers.cuda_on_cpu import EmulationError, on_cpu
+from helpers.cuda_on_cpu import EmulationError, largest, run_case
 from helpers.matrices import few
 
 NORM_TANH = ("norm_tanh_mul_add", "norm_tanh_mul_add_norm_scale")
@@ -42,14 +40,6 @@ EVERY = [(op, name) for name in CASES for op in NORM_TANH]
 KEPT = (("norm_tanh_mul_add", "more frames than tables"), ("norm_tanh_mul_add_norm_scale", "residual of frames"))
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where kernels compiled for the CPU are kept."""
-    if shutil.which("g++") is None:
-        pytest.skip("kernels are compiled for the CPU by g++")
-    return tmp_path_factory.mktemp("cuda_on_cpu")
-
-
 class Bench(NamedTuple):
     """`fused_cuda@4` of an op on the CPU."""
 
@@ -64,21 +54,12 @@ class Bench(NamedTuple):
 
         Of y2 against the norm of the y that it comes with: a y between two values may be rounded to either.
         """
-        fields = CASES[name]
-        params = self.op.parse_params({field: value for field, value in fields.items() if field in self.op.Params.__struct_fields__})
-        assert self.kernel.reason_unsupported(params) is None
-        generator = torch.Generator().manual_seed(1)
-        arguments = self.op.arguments(params, self.op.buffers(params, device=torch.device("cpu"), generator=generator))
-        with on_cpu(self.folder, multiprocessors=3, late=late, planted=planted) as launched:
-            returned = self.kernel.function(**arguments)
-        assert [source.entry.rpartition("_")[2] for source in launched] == ["tables"]
-        outputs = dict(zip(self.op.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
-        reference = self.op.reference(params, arguments)
+        arguments, outputs, reference, entries = run_case(self.op, self.kernel, CASES[name], self.folder, late=late, planted=planted)
+        assert [entry.rpartition("_")[2] for entry in entries] == ["tables"]
         if "y2" in outputs:
             second = {field: arguments[field] for field in ("weight2", "bias2", "scale2", "eps", "norm")}
             reference = {**reference, "y2": self.second_norm(outputs["y"], **second)}
-        errors = [self.one_rounding(value, reference[output]) for output, value in outputs.items()]
-        return math.inf if any(math.isnan(one) for one in errors) else max(errors)
+        return largest(self.one_rounding(value, reference[output]) for output, value in outputs.items())
 
 
 @pytest.fixture
