@@ -1,4 +1,4 @@
-"""The CUDA C++ of both norm_tanh ops: launches norm_tanh.cu, or the same by rows, by streams or beside tables, compiled for each shape."""
+"""The CUDA C++ of both norm_tanh ops: launches norm_tanh.cu, norm_tanh_stream.cu or norm_tanh_tables.cu, compiled for each shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from ..cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, split_neighbours
+from ..cuda_rows import DTYPE_CODES, NO_TENSOR
 from ..cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
 from ..cuda_tables import TEAM_WARPS, TableSplit, section_of, shared_limit, split_tables
 from ..modulation import ROW, Broadcast
@@ -19,7 +19,6 @@ from .plan import TanhPlan, is_shifted
 from .tiles import RowWarps, spread_row
 
 SOURCE = Path(__file__).with_name("norm_tanh.cu")
-ROWS_SOURCE = Path(__file__).with_name("norm_tanh_rows.cu")
 STREAM_SOURCE = Path(__file__).with_name("norm_tanh_stream.cu")
 TABLE_SOURCE = Path(__file__).with_name("norm_tanh_tables.cu")
 MOST_TABLE_VECTORS = {(1, 2): 4, (2, 2): 4, (1, 4): 6, (2, 4): 5}
@@ -28,10 +27,10 @@ WARPS_OF_OWN_SCALES = 20
 """Warps of a block beside tables where each row loads a scale2 of its own: 24 spill on sm_90."""
 
 
-Design = Literal["persistent", "neighbours", "streamed", "combined", "tabled"]
-"""How rows are dealt out and held. norm_tanh.cu: a persistent grid. norm_tanh_rows.cu: a block for a few neighbouring rows.
-norm_tanh_stream.cu: rows streamed through shared memory; combined with what rows share put together. norm_tanh_tables.cu: beside tables of
-that, where rows start on 16 bytes and the tables fit into shared memory; else as combined."""
+Design = Literal["persistent", "streamed", "combined", "tabled"]
+"""How rows are dealt out and held. norm_tanh.cu: a persistent grid. norm_tanh_stream.cu: rows streamed through shared memory; combined
+with what rows share put together. norm_tanh_tables.cu: beside tables of that, where rows start on 16 bytes and the tables fit into
+shared memory; else as combined."""
 
 
 class Dtypes(NamedTuple):
@@ -100,7 +99,7 @@ class _Specialisation(NamedTuple):
     grid: int
     threads: int
     chunk: tuple[int, ...]
-    """Neighbouring rows, of a streamed launch those of a block, of one by rows or with tables those of a section; others have none."""
+    """The argument of a streamed launch alone: neighbouring rows of a block; with tables, of a section."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
     shared_bytes: int = 0
@@ -127,10 +126,10 @@ def _specialise_call(
     stream = is_stream(plan, dtypes)
     rows_aligned = x_aligned and (residual_aligned or not stream)
     shared_aligned = shared_aligned and (residual_aligned or stream)
-    shared = [plan.gate, *(one for one in (plan.residual, plan.scale2) if one is not None and is_shared(plan, one))]
-    section = section_of(plan.rows, plan.tokens, *shared)
     broadcasts = tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3])
     if design == "tabled" and rows_aligned:
+        shared = [plan.gate, *(one for one in (plan.residual, plan.scale2) if one is not None and is_shared(plan, one))]
+        section = section_of(plan.rows, plan.tokens, *shared)
         streams, item_size = 2 if stream else 1, _item_size(dtypes.x)
         tables = split_tables(
             plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_limit(device_index), section_rows=section,
@@ -146,12 +145,6 @@ def _specialise_call(
                 specialise(plan, dtypes, layer, aligned=True, shared_aligned=shared_aligned, split=tables),
                 tables.grid(plan.rows, multiprocessors), tables.threads, (section,), broadcasts, numpy.float32(eps), tables.shared_bytes,
             )  # fmt: skip
-    if design == "neighbours":
-        rows = split_neighbours(plan.hidden, _item_size(dtypes.x), 2 if stream else 1)
-        return _Specialisation(
-            specialise(plan, dtypes, layer, aligned=rows_aligned, shared_aligned=shared_aligned, split=rows),
-            -(-plan.rows // section) * -(-section // rows.together), rows.threads, (section,), broadcasts, numpy.float32(eps),
-        )  # fmt: skip
     split: RowWarps | StreamSplit
     if design != "persistent":
         streams = 2 if stream else 1
@@ -179,9 +172,8 @@ def _specialise_call(
 
 
 def specialise(
-    plan: TanhPlan, dtypes: Dtypes, layer: bool, *, aligned: bool, shared_aligned: bool,
-    split: RowWarps | RowSplit | StreamSplit | TableSplit,
-) -> nvrtc.KernelSource:  # fmt: skip
+    plan: TanhPlan, dtypes: Dtypes, layer: bool, *, aligned: bool, shared_aligned: bool, split: RowWarps | StreamSplit | TableSplit
+) -> nvrtc.KernelSource:
     """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
     macros: dict[str, int | bool] = {
         "DTYPE": dtypes.x, "LAYER": layer, "SECOND": plan.scale2 is not None, "STREAM": is_stream(plan, dtypes),
@@ -203,14 +195,7 @@ def specialise(
         macros["RESIDUAL_SHARED"] = is_shared(plan, plan.residual)
         macros["SCALE2_SHARED"] = plan.scale2 is not None and is_shared(plan, plan.scale2)
         return nvrtc.kernel_source(TABLE_SOURCE, "norm_tanh_tables", macros)
-    macros |= {"D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks}
-    if isinstance(split, RowSplit):
-        macros |= {
-            "TOGETHER": split.together, "RESIDUAL_SHARED": is_shared(plan, plan.residual),
-            "SCALE2_SHARED": plan.scale2 is not None and is_shared(plan, plan.scale2),
-        }  # fmt: skip
-        return nvrtc.kernel_source(ROWS_SOURCE, "norm_tanh_rows", macros)
-    macros["PREFETCH"] = split.prefetch
+    macros |= {"D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch}
     return nvrtc.kernel_source(SOURCE, "norm_tanh", macros)
 
 
