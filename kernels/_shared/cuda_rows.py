@@ -103,10 +103,9 @@ def split_alone(hidden: int, item_size: int, inputs: int) -> RowSplit:
 NEIGHBOURS = {1: 3, 2: 2}
 """Rows of a block of `split_neighbours`, by inputs. On an H200 the norm of 32760 rows of 1536 with float32 modulation takes 54.1 us with
 three rows, 54.5 with two, 54.9 with four and 58.1 with a block for every row."""
-VECTORS_OF_NEIGHBOURS = (4, 3)
-"""Vectors of 16 bytes of each row that a lane of `split_neighbours` holds: the first that leaves the fewest lanes idle. On an H200 the norm
-of 75600 rows of 5120 takes 372 us with four on 5 warps, and 438 with three on 7, of which the last is half idle. That of 27280 rows of 3072
-takes 95 us with four on 3 warps, and 98 with three on 4; the residual norm of these 167 and 175."""
+VECTORS_OF_NEIGHBOURS = (3, 4)
+"""Vectors of 16 bytes of each row that a lane of `split_neighbours` holds, so that fewer lanes are idle. The norm of 75600 rows of 5120
+takes 375 us with four on 5 warps, and 405 with three on 7, of which the last is half idle."""
 THREADS_OF_NEIGHBOURS = 512
 """Threads per multiprocessor for which `split_neighbours` leaves registers: 128 each. With 64 each the rows spill."""
 
@@ -119,7 +118,7 @@ def split_neighbours(hidden: int, item_size: int, inputs: int) -> RowSplit:
         inputs: rows of activations held at once per row of output.
     """
     vectors = hidden * item_size // 16
-    warps = min((-(-vectors // (32 * each)) for each in VECTORS_OF_NEIGHBOURS), key=lambda warps: words(vectors, warps) * warps)
+    warps = min((-(-vectors // (32 * each)) for each in VECTORS_OF_NEIGHBOURS), key=lambda warps: (words(vectors, warps) * warps, -warps))
     return RowSplit(warps, max(1, THREADS_OF_NEIGHBOURS // (32 * warps)), threads=32 * warps, together=NEIGHBOURS[inputs])
 
 

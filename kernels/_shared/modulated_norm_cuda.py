@@ -12,9 +12,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from .cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, split_ahead, split_alone, split_neighbours
-from .cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
-from .cuda_tables import section_of
-from .modulation import Broadcast
+from .cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
@@ -93,7 +91,7 @@ class _Specialisation(NamedTuple):
     grid: int
     threads: int
     chunk: tuple[int, ...]
-    """Neighbouring rows: of a streamed launch those of a block, of one by rows those of a section, whose blocks share values; or none."""
+    """The argument of a streamed launch alone."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
 
@@ -141,10 +139,6 @@ def _specialise_call(
             split = (split_alone if design == "alone" else split_neighbours)(plan.hidden, item_size, inputs)
         source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, split)
         blocks, threads, chunk = grid(plan.rows, split, multiprocessors), split.threads, ()
-        if split.together:
-            shared = [one for one in (plan.gate, plan.scale, plan.shift) if one is not None and _is_shared(plan, one)]
-            section = section_of(plan.rows, plan.tokens, *shared) if split.together > 1 else plan.rows
-            blocks, chunk = plan.rows // section * grid(section, split, multiprocessors), (section,)
     return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps))
 
 
@@ -167,15 +161,8 @@ def specialise(
         "MODULATION_ALIGNED": modulation_aligned,
     }  # fmt: skip
     if split.together:
-        shared = {"GATE_SHARED": plan.gate or plan.scale, "SCALE_SHARED": plan.scale, "SHIFT_SHARED": plan.shift}
-        macros |= {"TOGETHER": split.together, **{name: _is_shared(plan, one) for name, one in shared.items()}}
-        return nvrtc.kernel_source(ROWS_SOURCE, "modulated_rows", macros)
+        return nvrtc.kernel_source(ROWS_SOURCE, "modulated_rows", macros | {"TOGETHER": split.together})
     return nvrtc.kernel_source(SOURCE, "modulated_norm", macros | {"PREFETCH": split.prefetch})
-
-
-def _is_shared(plan: Plan, values: Broadcast) -> bool:
-    """Whether so many neighbouring rows take the same values that a block of a few rows loads them once."""
-    return neighbours_of(plan.tokens, values) >= LEAST_NEIGHBOURS
 
 
 def _strides_aligned(plan: Plan, dtypes: Dtypes) -> bool:

@@ -4,7 +4,6 @@
 // Macros beside those of row_norm.cuh and modulated_norm.cu, but for PREFETCH:
 //
 //   TOGETHER                          rows of a block, all of whose warps share each of them (THREADS = 32 * WARPS)
-//   GATE_SHARED, SCALE_SHARED, SHIFT_SHARED   1: a section's rows take the same values; 0: each loads its own
 
 #include "row_norm.cuh"
 
@@ -14,19 +13,15 @@ constexpr bool SPREAD = TOGETHER > 1 && WARPS > 6;  // of rows_statistics
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ gate,
                const char* __restrict__ weight, const char* __restrict__ bias, const char* __restrict__ scale,
-               const char* __restrict__ shift, char* __restrict__ y, char* __restrict__ v, i64 rows, i64 section_rows, i64 tokens,
-               i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride, i64 residual_row_stride, i64 gate_batch_stride, i64 gate_group_stride,
+               const char* __restrict__ shift, char* __restrict__ y, char* __restrict__ v, i64 rows, i64 tokens, i64 x_batch_stride,
+               i64 x_row_stride, i64 residual_batch_stride, i64 residual_row_stride, i64 gate_batch_stride, i64 gate_group_stride,
                i64 gate_rows, i64 scale_batch_stride, i64 scale_group_stride, i64 scale_rows, i64 shift_batch_stride,
                i64 shift_group_stride, i64 shift_rows, float eps) {
     __shared__ ExchangeOf<TOGETHER> exchange;  // takes no space while WARPS is 1, as nothing reads it
     const int member = threadIdx.x;
-    // Blocks do not cross sections: the last of a section is not whole where TOGETHER does not divide it.
-    const u32 blocks = ((u32)section_rows + TOGETHER - 1) / TOGETHER;
-    const u32 section = TOGETHER == 1 ? 0 : blockIdx.x / blocks;
-    const i64 first = section * section_rows + (i64)(blockIdx.x - section * blocks) * TOGETHER;
-    const i64 last = min((section + 1) * section_rows, rows) - 1;
-    // The r-th row; behind the section's last one that one again, which is then computed and written twice, with the same values.
-    const auto nth = [&](int r) { return TOGETHER == 1 ? first : min(first + r, last); };
+    const i64 first = (i64)blockIdx.x * TOGETHER;
+    // The r-th row; behind the last one the last one again, which is then computed and written twice, with the same values.
+    const auto nth = [&](int r) { return TOGETHER == 1 ? first : min(first + r, rows - 1); };
     Place places[TOGETHER];
 #pragma unroll
     for (int r = 0; r < TOGETHER; ++r) places[r] = place_of(nth(r), tokens);
@@ -44,22 +39,25 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
     }
 
     if constexpr (RESIDUAL) {
-        const Broadcast gate_at = {gate_batch_stride, gate_group_stride, gate_rows};
+        const char* gates[TOGETHER];
+        if constexpr (GATE >= 0) {
+            const Broadcast at = {gate_batch_stride, gate_group_stride, gate_rows};
+#pragma unroll
+            for (int r = 0; r < TOGETHER; ++r) gates[r] = modulation_row<GATE_DTYPE, GATE>(gate, at, places[r].batch, places[r].token);
+        }
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
             if (!holds(i, member)) continue;
             const int vector = member + i * LANES;
-            float factors[VEC];
+            float factors[VEC];  // of the row before, where this row has the same
 #pragma unroll
             for (int r = 0; r < TOGETHER; ++r) {
                 float values[VEC], sums[VEC];
                 unpack(own[r][i], values);
                 unpack(other[r][i], sums);
                 if constexpr (GATE >= 0) {
-                    if (r == 0 || !GATE_SHARED) {
-                        const char* gates = modulation_row<GATE_DTYPE, GATE>(gate, gate_at, places[r].batch, places[r].token);
-                        load_modulation<GATE_DTYPE, GATE, MODULATION_ALIGNED>(gates, vector * VEC, factors);
-                    }
+                    if (r == 0 || gates[r] != gates[r - 1])
+                        load_modulation<GATE_DTYPE, GATE, MODULATION_ALIGNED>(gates[r], vector * VEC, factors);
                     // Not contracted, so that v rounds as torch's float32 chain does.
 #pragma unroll
                     for (int e = 0; e < VEC; ++e) values[e] = __fmul_rn(values[e], factors[e]);
@@ -76,23 +74,25 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
     const auto value = [&](int r, int i, float (&values)[VEC]) { unpack(own[r][i], values); };
     rows_statistics<TOGETHER, SPREAD>(value, member, 0, 0, eps, exchange, found);
 
+    const char *scales[TOGETHER], *shifts[TOGETHER];
     const Broadcast scale_at = {scale_batch_stride, scale_group_stride, scale_rows};
     const Broadcast shift_at = {shift_batch_stride, shift_group_stride, shift_rows};
+#pragma unroll
+    for (int r = 0; r < TOGETHER; ++r) {
+        scales[r] = modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, places[r].batch, places[r].token);
+        shifts[r] = modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, places[r].batch, places[r].token);
+    }
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
         if (!holds(i, member)) continue;
         const int vector = member + i * LANES;
-        float factors[VEC], terms[VEC], weights[VEC], offsets[VEC];
+        float factors[VEC], terms[VEC], weights[VEC], offsets[VEC];  // likewise
 #pragma unroll
         for (int r = 0; r < TOGETHER; ++r) {
-            if (r == 0 || !SCALE_SHARED) {
-                const char* scales = modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, places[r].batch, places[r].token);
-                load_modulation<SCALE_DTYPE, SCALE, MODULATION_ALIGNED>(scales, vector * VEC, factors);
-            }
-            if (r == 0 || !SHIFT_SHARED) {
-                const char* shifts = modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, places[r].batch, places[r].token);
-                load_modulation<SHIFT_DTYPE, SHIFT, MODULATION_ALIGNED>(shifts, vector * VEC, terms);
-            }
+            if (r == 0 || scales[r] != scales[r - 1])
+                load_modulation<SCALE_DTYPE, SCALE, MODULATION_ALIGNED>(scales[r], vector * VEC, factors);
+            if (r == 0 || shifts[r] != shifts[r - 1])
+                load_modulation<SHIFT_DTYPE, SHIFT, MODULATION_ALIGNED>(shifts[r], vector * VEC, terms);
             float values[VEC];
             unpack(own[r][i], values);
 #pragma unroll

@@ -1,4 +1,4 @@
-"""norm_tanh.cu and norm_tanh_rows.cu compile for GPUs that this machine lacks, spill nothing of Z-Image's rows, and move whole vectors."""
+"""norm_tanh.cu compiles for GPUs that this machine lacks, without spills on Z-Image's rows, and moves 16 bytes at a time."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ MULTIPROCESSORS = 132
 
 def source(shared: Any, *, second: bool = True, hidden: int = 3840, dtype: int = BFLOAT16, modulation: int = BFLOAT16,
            residual: int | None = None, stream: bool = True, rows: int = 4128, addressing: int = CHANNEL, layer: bool = False,
-           affine: bool = True, aligned: bool = True, split: tuple[int, int] | None = None,
-           neighbours: bool = False) -> Any:  # fmt: skip
+           affine: bool = True, aligned: bool = True, split: tuple[int, int] | None = None) -> Any:  # fmt: skip
     """The `nvrtc.KernelSource` that the launch would compile for these arguments."""
     cuda, tiles, broadcast = shared("norm_tanh.cuda"), shared("norm_tanh.tiles"), shared("modulation").Broadcast
     at = broadcast(hidden if addressing == ROW else 0, 0, rows, 0 if addressing == SCALAR else 1)
@@ -28,9 +27,6 @@ def source(shared: Any, *, second: bool = True, hidden: int = 3840, dtype: int =
     dtypes = cuda.Dtypes(dtype, dtype if residual is None else residual, modulation, *twice, modulation if second else ABSENT)
     assert cuda.is_stream(plan, dtypes) == (stream and residual in (None, dtype))
     item_size = 4 if dtype == FLOAT32 else 2
-    if neighbours:
-        rows_split = shared("cuda_rows").split_neighbours(hidden, item_size, 2 if cuda.is_stream(plan, dtypes) else 1)
-        return cuda.specialise(plan, dtypes, layer, aligned=aligned, shared_aligned=aligned, split=rows_split)
     chosen = tiles.spread_row(hidden, item_size, rows, MULTIPROCESSORS, narrow=cuda.is_narrow(dtypes))
     return cuda.specialise(plan, dtypes, layer, aligned=aligned, shared_aligned=aligned, split=tiles.RowWarps(*split) if split else chosen)
 
@@ -54,11 +50,10 @@ UNSPILLED = ("both norms", "one norm", "float32 modulation", "few rows")
 """D = 3840, in every mixture that Z-Image runs."""
 
 
-@pytest.mark.parametrize("neighbours", [False, True])
 @pytest.mark.parametrize("name", KINDS)
-def test_every_kind_of_specialisation_compiles(shared: Any, cuda_code: Any, name: str, neighbours: bool) -> None:
+def test_every_kind_of_specialisation_compiles(shared: Any, cuda_code: Any, name: str) -> None:
     for arch in ("sm_80", "sm_90"):
-        assert cuda_code.compile(source(shared, neighbours=neighbours, **KINDS[name]), arch)
+        assert cuda_code.compile(source(shared, **KINDS[name]), arch)
 
 
 @pytest.mark.parametrize("name", UNSPILLED)
@@ -68,20 +63,6 @@ def test_what_models_run_spills_nothing_and_fits_as_often_as_the_grid_counts_on(
     assert (used["STACK"], used["LOCAL"]) == (0, 0)
     macros = dict(compiled.macros)
     assert used["REG"] * macros["THREADS"] * macros["MIN_BLOCKS"] <= 65536
-
-
-@pytest.mark.parametrize("name", UNSPILLED)
-def test_a_block_for_a_few_rows_spills_nothing_of_what_models_run(shared: Any, cuda_code: Any, name: str) -> None:
-    used = cuda_code.resources(source(shared, neighbours=True, **KINDS[name]))
-    assert (used["STACK"], used["LOCAL"]) == (0, 0)
-
-
-def test_neighbouring_rows_load_and_meet_once(shared: Any, cuda_code: Any) -> None:
-    """Two rows of 3840: five warps, three vectors a lane."""
-    machine_code = cuda_code.sass(source(shared, neighbours=True, addressing=ROW))
-    assert len(re.findall(r"BAR\.SYNC", machine_code)) == 2, "one for each norm"
-    rows, once = 2 * 2 * 3, 4 * 3
-    assert len(re.findall(r"LDG\.E\.128", machine_code)) == rows + once, "x and residual; gate, scale2 and both weights"
 
 
 @pytest.mark.parametrize("name", ["both norms", "one norm"])
