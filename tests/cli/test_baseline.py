@@ -217,3 +217,23 @@ def test_a_baseline_grows_by_a_run_when_the_folders_of_its_own_runs_are_gone(
     assert row["joined"] == ["r0", "r1", "r2", "r3", "r4"]
     assert fusebench("baseline", "promote", "r5", "--add", "--reason", "the contract costs 6 %").exit_code == 0
     assert json.loads((folder / "promotions.json").read_text())[0]["replaced"] == "r4"
+
+
+def test_a_kernel_that_is_gone_is_left_out_of_joined_runs(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], synthetic: ModuleType
+) -> None:
+    for number in range(3):
+        keep(run_id=f"r{number}", created=f"2026-07-0{number + 1}T03:00:00Z")
+    alone = fusebench("baseline", "promote", "r0", "--without", synthetic.FUSED)
+    assert (alone.exit_code, "found --without and one run" in alone.stderr) == (2, True), alone.output
+    assert fusebench("baseline", "promote", "r0").exit_code == 0
+    added = fusebench("baseline", "promote", "r1", "--add", "--without", synthetic.FUSED)
+    assert (added.exit_code, f"left out: {synthetic.FUSED}\n" in added.stderr) == (0, True), added.output
+    judgements = json.loads(fusebench("gate", "r2", "--json").stdout)["judgements"]
+    new = {(one["case"], one["kernel"]) for one in judgements if one["standing"] == "new"}
+    assert new == {(case, synthetic.FUSED) for case in synthetic.CASES}, "what is new to a baseline is not missed when it goes"
+
+    unknown = fusebench("baseline", "promote", "r2", "--add", "--without", "absent@1")
+    assert (unknown.exit_code, "no kernel of these runs matches absent@1; expected a kernel such as " in unknown.stderr) == (2, True)
+    needed = fusebench("baseline", "promote", "r2", "--add", "--without", synthetic.BASELINE)
+    assert (needed.exit_code, f"speedups are relative to {synthetic.BASELINE}" in needed.stderr) == (2, True), needed.output

@@ -34,6 +34,15 @@ def promote(
     add: Annotated[
         bool, typer.Option("--add", help="Add the runs to the stored baseline of their device model instead of replacing it.")
     ] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--without",
+            metavar="GLOB",
+            help="Leave out of the joined runs kernels that the project has no more, which gates would miss: globs as of `run --kernel`; "
+            "repeatable.",
+        ),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Promote despite objections; they are printed.")] = False,
     reason: Annotated[
         str, typer.Option("--reason", metavar="TEXT", help="Why slower kernels are accepted; kept with the baseline, in promotions.json.")
@@ -68,21 +77,19 @@ def promote(
     Exit codes: 0; 1 slower or less accurate, and no reason; 2 the run cannot be read, or is not fit to be a baseline.
     """
     from ..config import find_project
+    from ..errors import UsageError
     from ..naming import device_slug
     from ..report.run.pages import write_views
     from ..store.baselines import VIEWS, baseline_folder, objections, promote
-    from ..store.run_folder import read_run
     from ..store.scatter_file import load_scatter
     from ..verdict.baseline.joined import join_runs, support_words
     from ..verdict.baseline.promotion import added_to, first_of, require_reason
     from ..verdict.comparability import toolchain_changes
-    from ..verdict.record_validation import load_valid_baseline, require_valid
+    from ..verdict.record_validation import load_valid_baseline
 
     opened = open_results(results, find_project())
     project = opened.project
-    folders = {folder: read_run(folder) for folder in (opened.find(run) for run in runs)}
-    for run in folders.values():
-        require_valid(run)
+    folders = _read_runs([opened.find(run) for run in runs], without or ())
     new = join_runs(list(folders.values()))
     device = new.environment.device_name
     opened.fetch_baseline(device)
@@ -104,6 +111,10 @@ def promote(
     # Among the runs of the baseline a slow one would hardly show in the mean, so that the runs are judged without it.
     accepted = require_reason(new, last, rule, reason, adding=grown is not None)
     *others, folder = sorted(folders, key=lambda one: (folders[one].created, not folders[one].joined))
+    if without and not others:
+        raise UsageError(
+            "found --without and one run; a baseline of one run is that run as it was measured: join it by --add, or name more"
+        )
     if not others and not all((folder / name).is_file() for name in VIEWS):
         write_views(record, folder)
     joined = record if others else None
@@ -120,6 +131,22 @@ def promote(
         remark("warning", f"promoted although {objection}")
     _say_what_runs_lack(record, list(folders.values()))
     typer.echo(f"baseline of {device}: run {record.id}, in {where_kept}; {support_words(record)}")
+
+
+def _read_runs(folders: Sequence[Path], without: Sequence[str]) -> dict[Path, Run]:
+    """The run of each folder, without the kernels that the globs `without` match."""
+    from ..store.run_folder import read_run
+    from ..verdict.baseline.scope import without_kernels
+    from ..verdict.record_validation import require_valid
+
+    runs = {folder: read_run(folder) for folder in folders}
+    for run in runs.values():
+        require_valid(run)
+    kept = without_kernels(list(runs.values()), without)
+    left_out = {one.kernel for run in runs.values() for one in run.results} - {one.kernel for run in kept for one in run.results}
+    if left_out:
+        remark("note", f"left out: {', '.join(sorted(left_out))}")
+    return dict(zip(runs, kept, strict=True))
 
 
 def _say_what_runs_lack(record: Run, runs: Sequence[Run]) -> None:

@@ -5,11 +5,13 @@ The run's record holds its selection. A selected case or kernel that is not in t
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
+from ...errors import RunRecordError
 from ...schema import Case, KernelId, Run
+from ...stats.weighted import suite_summaries
 
 
 def scoped_baseline(run: Run, baseline: Run) -> Run:
@@ -27,6 +29,29 @@ def not_selected(baseline: Run, part: Run) -> tuple[tuple[str, ...], tuple[str, 
         tuple(dict.fromkeys(case.suite for case in cases if case.suite not in suites)),
         tuple(case.key for case in cases if case.suite in suites and case.key not in kept),
     )
+
+
+def without_kernels(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
+    """The runs without the kernels that `patterns` match (`KernelId.matches`): a gate would miss a kernel that the project has no more.
+
+    Raises:
+        RunRecordError: a pattern matches no kernel of any run, or one that the speedups of others are relative to.
+    """
+    timed = {one.kernel for run in runs for one in run.results}
+    found = {pattern: {one for one in timed if KernelId.parse(one).matches(pattern)} for pattern in patterns}
+    if strange := [pattern for pattern, kernels in found.items() if not kernels]:
+        raise RunRecordError(f"no kernel of these runs matches {', '.join(strange)}; expected a kernel such as {runs[0].results[0].kernel}")
+    gone = set().union(*found.values())
+    needed = {one.baseline for run in runs for one in run.cases if one.baseline is not None}
+    if kept := sorted(gone & needed):
+        raise RunRecordError(f"speedups are relative to {', '.join(kept)}, which cannot be left out; name other kernels")
+    return [_without_kernels(run, gone) for run in runs] if gone else list(runs)
+
+
+def _without_kernels(run: Run, gone: Collection[str]) -> Run:
+    results = [one for one in run.results if one.kernel not in gone]
+    kernels = [one for one in run.kernels if one.id not in gone]
+    return msgspec.structs.replace(run, results=results, kernels=kernels, suites=suite_summaries(run.cases, results))
 
 
 def _absent_suites(run: Run, baseline: Run) -> tuple[str, ...]:
