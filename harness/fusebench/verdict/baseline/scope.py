@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
-from ...errors import RunRecordError
+from ...errors import RunRecordError, UnknownNameError
 from ...schema import Case, KernelId, Run
 from ...stats.weighted import suite_summaries
 
@@ -35,12 +35,14 @@ def without_kernels(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
     """The runs without the kernels that `patterns` match (`KernelId.matches`): a gate would miss a kernel that the project has no more.
 
     Raises:
-        RunRecordError: a pattern matches no kernel of any run, or one that the speedups of others are relative to.
+        UnknownNameError: a pattern matches no kernel of any run.
+        RunRecordError: one matches a kernel that the speedups of others are relative to.
     """
     timed = {one.kernel for run in runs for one in run.results}
     found = {pattern: {one for one in timed if KernelId.parse(one).matches(pattern)} for pattern in patterns}
-    if strange := [pattern for pattern, kernels in found.items() if not kernels]:
-        raise RunRecordError(f"no kernel of these runs matches {', '.join(strange)}; expected a kernel such as {runs[0].results[0].kernel}")
+    for pattern, kernels in found.items():
+        if not kernels:
+            raise UnknownNameError("kernel of these runs", pattern, sorted(timed))
     gone = set().union(*found.values())
     needed = {one.baseline for run in runs for one in run.cases if one.baseline is not None}
     if kept := sorted(gone & needed):
