@@ -23,11 +23,11 @@ from fusebench.timing.coldness import (
     require_emptied,
     without_effect,
 )
-from fusebench.timing.cuda_events import CudaEventTimer
-from fusebench.timing.cuda_graph import CudaGraphTimer
-from fusebench.timing.cupti import CuptiTimer
 from fusebench.timing.preparation import make_evictor
 from fusebench.timing.replicate import RETRIES
+from fusebench.timing.timers.cuda_events import CudaEventTimer
+from fusebench.timing.timers.cuda_graph import CudaGraphTimer
+from fusebench.timing.timers.cupti import CuptiTimer
 
 MeasuredCold = Callable[..., CaseTimings]
 H200 = Coldness(touched_us=3.1, emptied_us=5.4, memory_gb_per_s=4250.0)

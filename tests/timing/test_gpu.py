@@ -16,12 +16,12 @@ from fusebench.registry import load_collection
 from fusebench.schema import CacheState, SamplingPlan
 from fusebench.stats.paired import ratio_estimate
 from fusebench.timing.arm import Arm
-from fusebench.timing.attribution import attribute
-from fusebench.timing.cuda_events import CudaEventTimer
-from fusebench.timing.cupti import CuptiTimer
 from fusebench.timing.measure import measure_case
 from fusebench.timing.placement import CONTROL, arm_specs
 from fusebench.timing.preparation import make_evictor
+from fusebench.timing.timers.attribution import attribute
+from fusebench.timing.timers.cuda_events import CudaEventTimer
+from fusebench.timing.timers.cupti import CuptiTimer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 KERNELS = Path(__file__).parents[2] / "kernels"
@@ -144,7 +144,7 @@ def test_the_first_calls_after_the_profilers_start_are_timed() -> None:
 import sys
 import torch
 from fusebench.timing.arm import Arm
-from fusebench.timing.cupti import CuptiTimer, start_profiler
+from fusebench.timing.timers.cupti import CuptiTimer, start_profiler
 
 device = torch.device("cuda:0")
 torch.cuda.set_device(device)

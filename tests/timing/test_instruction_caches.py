@@ -18,7 +18,7 @@ from fusebench.timing import instruction_caches
 from fusebench.timing.instruction_caches import INSTRUCTIONS
 from fusebench.timing.measure import measure_case
 from fusebench.timing.placement import arm_specs
-from fusebench.timing.select import select_timer
+from fusebench.timing.timers.select import select_timer
 
 KERNELS = Path(__file__).parents[2] / "kernels"
 

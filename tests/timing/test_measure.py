@@ -16,10 +16,10 @@ from fusebench.registry import Collection, Kernel
 from fusebench.schema import CacheState, SamplingPlan
 from fusebench.timing import measure, placement, preparation
 from fusebench.timing.case_timings import BETWEEN, CaseTimings
-from fusebench.timing.host import HostTimer
 from fusebench.timing.measure import measure_case
 from fusebench.timing.placement import CONTROL, COPY, STREAM, arm_specs
 from fusebench.timing.replicate import RETRIES
+from fusebench.timing.timers.host import HostTimer
 
 SIZE = 16
 Timed = Callable[..., CaseTimings]

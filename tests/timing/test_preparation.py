@@ -152,7 +152,7 @@ def test_a_chain_has_no_gaps_of_the_hosts_making() -> None:
     import torch
 
     from fusebench.timing.case_timings import host_cost_us
-    from fusebench.timing.cupti import CuptiTimer
+    from fusebench.timing.timers.cupti import CuptiTimer
 
     device = torch.device("cuda")
     x = torch.ones(1 << 12, device=device)

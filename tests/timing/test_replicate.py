@@ -128,8 +128,8 @@ def test_on_a_gpu_a_planted_stall_is_seen_and_a_host_that_is_ahead_is_not_late()
 
     import torch
 
-    from fusebench.timing.cupti import CuptiTimer
     from fusebench.timing.preparation import spin
+    from fusebench.timing.timers.cupti import CuptiTimer
 
     x = torch.ones(1 << 16, device="cuda")
     unkept = 1  # the first call is made once more

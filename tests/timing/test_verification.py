@@ -21,10 +21,10 @@ from fusebench.schema import SamplingPlan
 from fusebench.timing import placement, verification, watch
 from fusebench.timing.arm import Arm, CallTiming
 from fusebench.timing.case_timings import CaseTimings
-from fusebench.timing.host import HostTimer, without_waiting
 from fusebench.timing.measure import measure_case
 from fusebench.timing.pairs import Pair
 from fusebench.timing.placement import CONTROL, ArmSpec, arm_specs
+from fusebench.timing.timers.host import HostTimer, without_waiting
 from fusebench.timing.values import WINDOWS, FreshValues
 from fusebench.timing.verification import burst_us, contradicts
 from fusebench.timing.watch import Watcher

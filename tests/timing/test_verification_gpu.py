@@ -14,11 +14,11 @@ from fusebench.registry import Collection, Kernel
 from fusebench.schema import CacheState, SamplingPlan
 from fusebench.timing.arm import Arm
 from fusebench.timing.case_timings import CaseTimings
-from fusebench.timing.cuda_graph import CudaGraphTimer
-from fusebench.timing.cupti import CuptiTimer
 from fusebench.timing.measure import measure_case
 from fusebench.timing.placement import arm_specs
 from fusebench.timing.preparation import LIMIT_PERSISTING_L2, PersistingLines
+from fusebench.timing.timers.cuda_graph import CudaGraphTimer
+from fusebench.timing.timers.cupti import CuptiTimer
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
 KERNEL = "scale/planted@1"

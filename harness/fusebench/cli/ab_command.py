@@ -128,7 +128,7 @@ def ab(
     from ..device import resolve_device
     from ..device.toolchain import require_torch_for
     from ..store.files import require_writable
-    from ..timing.select import require_timer
+    from ..timing.timers.select import require_timer
     from .shared.selection import resolve_selection, with_kernels
 
     if (base is None) == (base_kernels is None):

@@ -60,7 +60,7 @@ def bench(
     from ..device.toolchain import require_torch_for
     from ..errors import UsageError
     from ..registry import Declarations
-    from ..timing.select import require_timer
+    from ..timing.timers.select import require_timer
 
     require_timer(timer)
     if not file.is_file() or file.suffix != ".py":

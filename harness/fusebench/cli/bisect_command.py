@@ -80,7 +80,7 @@ def bisect(
     from ..runner.resuming import content_of
     from ..runner.run.options import default_plan
     from ..store.bisection_record import write_issue
-    from ..timing.select import require_timer
+    from ..timing.timers.select import require_timer
     from .ab_command import with_given
     from .shared.evidence_work import evidence_tools
     from .shared.output import print_json

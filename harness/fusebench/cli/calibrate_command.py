@@ -183,7 +183,7 @@ def calibrate(
     from ..device import resolve_device
     from ..device.boards import names_boards
     from ..device.toolchain import require_torch_for
-    from ..timing.select import require_timer
+    from ..timing.timers.select import require_timer
 
     require_timer(timer)
     if names_boards(device):

@@ -99,7 +99,7 @@ def run(
     from ..device.toolchain import require_torch_for
     from ..fleet.planning import parse_shard
     from ..store.files import require_writable
-    from ..timing.select import require_timer
+    from ..timing.timers.select import require_timer
     from .shared.selection import resolve_selection, with_kernels
 
     if shards is not None and on is None:

@@ -15,7 +15,7 @@ from ..errors import FusebenchError, UsageError
 from ..registry import Collection, load_collection
 from ..schema import Case
 from ..schema.models import Breakdown, Drift, LoopTime, SiteCalls, StepTime, WholeStack
-from ..timing.cupti import CuptiTimer
+from ..timing.timers.cupti import CuptiTimer
 from .building import build, full_config, load
 from .catalogue import load_model
 from .denoise import Denoising

@@ -20,7 +20,7 @@ from ..runner.workers.protocol import Measured, MeasureTask, Progress, Reply, Ta
 from ..schema import Case, SamplingPlan
 from ..timing.measure import measure_case
 from ..timing.placement import STREAM, ArmSpec
-from ..timing.select import select_timer
+from ..timing.timers.select import select_timer
 
 if TYPE_CHECKING:
     import torch

@@ -198,7 +198,7 @@ def _after_other_code(evict: Callable[[], None], device: torch.device) -> Callab
 def spin(us: float) -> None:
     """Keep the current stream busy for about `us` microseconds.
 
-    It does nothing for 0, nor while a graph is captured, which the host launches whole (`timing.cuda_graph`).
+    It does nothing for 0, nor while a graph is captured, which the host launches whole (`timing.timers.cuda_graph`).
     """
     import torch
 

@@ -37,7 +37,7 @@ def test_a_longer_delay_takes_longer_by_as_much(planted: Collection, kernel: str
     import torch
 
     from fusebench.timing.arm import Arm
-    from fusebench.timing.cupti import CuptiTimer
+    from fusebench.timing.timers.cupti import CuptiTimer
 
     x = torch.randn(2**20, device="cuda")
 

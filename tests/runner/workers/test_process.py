@@ -24,7 +24,7 @@ from fusebench.runner.workers.worker.cause import status_of
 from fusebench.runner.workers.worker.checker import Checker
 from fusebench.runner.workers.worker.main import READY
 from fusebench.schema import CacheState, Case, SamplingPlan, Status
-from fusebench.timing import cupti, select
+from fusebench.timing.timers import cupti, select
 
 Check = Callable[..., Any]
 PLAN = SamplingPlan(replicates=2, rounds=3, cache=CacheState.WARM, trim=0.0)

@@ -12,10 +12,10 @@ from ...accuracy.poison import poisoned
 from ...errors import TimerError
 from ...schema import CacheState
 from ...timing.arm import Arm, CallTiming
-from ...timing.attribution import attribute
-from ...timing.cuda_events import CudaEventTimer
-from ...timing.cupti import CuptiTimer, start_profiler
 from ...timing.preparation import Preparation, spin
+from ...timing.timers.attribution import attribute
+from ...timing.timers.cuda_events import CudaEventTimer
+from ...timing.timers.cupti import CuptiTimer, start_profiler
 
 UNTIMED = (0, 0)
 """The timing of a call whose records were lost."""

@@ -14,7 +14,7 @@ from ...timing.coldness import observe_coldness
 from ...timing.floor import floor_of, launch_costs
 from ...timing.preparation import Preparation
 from ...timing.replicate import time_rounds
-from ...timing.select import select_timer
+from ...timing.timers.select import select_timer
 from ...timing.yardstick import mix_of, stream_of
 
 CALLS = {"cuda": 30, "cpu": 15}

@@ -31,7 +31,7 @@ class ActivityClock:
     """Times a step by its activity records, instead of by wall clock.
 
     Args:
-        timer: `timing.cupti.CuptiTimer`, or another that sees activities.
+        timer: `timing.timers.cupti.CuptiTimer`, or another that sees activities.
     """
 
     def __init__(self, timer: Timer) -> None:

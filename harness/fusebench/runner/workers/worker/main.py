@@ -108,8 +108,8 @@ class Worker:
         """Start the profiler where it will be needed: here workers do so together, in their first measurements in turn."""
         if self.device.type != "cuda":
             return
-        from ....timing.cupti import CuptiTimer, start_profiler
-        from ....timing.select import select_timer
+        from ....timing.timers.cupti import CuptiTimer, start_profiler
+        from ....timing.timers.select import select_timer
 
         with suppress(Exception):  # what is wrong with it, the measurement says, or the timer that is taken in its place
             if isinstance(select_timer("cuda", timer)[0], CuptiTimer):
@@ -183,7 +183,8 @@ def _import_trusted(device: str, *, timed: bool) -> None:
     from ....accuracy import gate  # noqa: F401
 
     if timed or device == "cuda":
-        from ....timing import measure, select  # noqa: F401
+        from ....timing import measure  # noqa: F401
+        from ....timing.timers import select  # noqa: F401
     if device == "cuda" or "triton" in sys.modules:
         with suppress(ImportError):
             import triton.language

@@ -51,7 +51,7 @@ class Measurer:
         from ....timing.measure import measure_case
         from ....timing.placement import STREAM, memory_bytes, minimum_bytes
         from ....timing.preparation import last_level_cache_bytes
-        from ....timing.select import select_timer
+        from ....timing.timers.select import select_timer
         from ....timing.yardstick import yardstick_text
 
         self._require_settings()

@@ -11,8 +11,8 @@ import pytest
 from fusebench.errors import TimerError
 from fusebench.schema import ExitCode
 from fusebench.timing.arm import Arm, CallTiming
-from fusebench.timing.attribution import attribute
-from fusebench.timing.cupti import CuptiTimer
+from fusebench.timing.timers.attribution import attribute
+from fusebench.timing.timers.cupti import CuptiTimer
 
 NAMES = ["copy", "scale/split@1"]
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from os import pread
 
-from ..clock import now_ns
-from .arm import Arm, CallTiming
+from ...clock import now_ns
+from ..arm import Arm, CallTiming
 
 SCHEDULING = "/proc/thread-self/schedstat"
 """Of the thread that opens it: nanoseconds on a core, nanoseconds ready without a core, number of turns (Linux, sched-stats.rst)."""

@@ -9,7 +9,7 @@ import pytest
 from fusebench.errors import NotCapturableError, TimerError
 from fusebench.timing.arm import Arm, CallTiming, Timer
 from fusebench.timing.case_timings import CaseTimings
-from fusebench.timing.cuda_graph import CudaGraphTimer
+from fusebench.timing.timers.cuda_graph import CudaGraphTimer
 
 
 class FakeGpu:
@@ -106,7 +106,7 @@ def test_replays_agree_with_the_activity_records_up_to_a_constant(cycles: int) -
 
     import torch
 
-    from fusebench.timing.cupti import CuptiTimer
+    from fusebench.timing.timers.cupti import CuptiTimer
 
     one = Arm("spin", lambda: torch.cuda._sleep(cycles), lambda: None)
 
@@ -140,8 +140,8 @@ def test_a_case_is_measured_end_to_end_by_replays(measured_cold: Callable[..., C
     from statistics import median
 
     from fusebench.timing.coldness import without_effect
-    from fusebench.timing.cupti import CuptiTimer
     from fusebench.timing.placement import COPY
+    from fusebench.timing.timers.cupti import CuptiTimer
 
     def typical(timer: Timer) -> dict[str, float]:
         timings = measured_cold(timer, tokens=4096, rounds=6)

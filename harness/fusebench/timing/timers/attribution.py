@@ -23,8 +23,8 @@ import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..errors import TimerError
-from .arm import CallTiming
+from ...errors import TimerError
+from ..arm import CallTiming
 
 BETWEEN = "fusebench:between"
 """Name of the ranges between calls, and before the first and after the last one."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ..errors import UnknownNameError, UsageError
-from .arm import Timer
+from ...errors import UnknownNameError, UsageError
+from ..arm import Timer
 from .cuda_events import CudaEventTimer
 from .cuda_graph import CudaGraphTimer
 from .cupti import CuptiTimer

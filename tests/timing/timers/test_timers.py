@@ -14,13 +14,14 @@ import pytest
 import torch
 
 from fusebench.errors import UnknownNameError, UsageError
-from fusebench.timing import host, preparation, select
+from fusebench.timing import preparation
 from fusebench.timing.arm import Arm, CallTiming
-from fusebench.timing.cuda_events import CudaEventTimer
-from fusebench.timing.cuda_graph import CudaGraphTimer
-from fusebench.timing.cupti import CuptiTimer
-from fusebench.timing.host import HostTimer
-from fusebench.timing.select import TIMERS, require_timer
+from fusebench.timing.timers import host, select
+from fusebench.timing.timers.cuda_events import CudaEventTimer
+from fusebench.timing.timers.cuda_graph import CudaGraphTimer
+from fusebench.timing.timers.cupti import CuptiTimer
+from fusebench.timing.timers.host import HostTimer
+from fusebench.timing.timers.select import TIMERS, require_timer
 
 CPU = torch.device("cpu")
 

@@ -58,8 +58,8 @@ def cupti_us(elements: int) -> float:
     import torch
 
     from fusebench.timing.arm import Arm
-    from fusebench.timing.cupti import CuptiTimer
     from fusebench.timing.preparation import last_level_cache_bytes
+    from fusebench.timing.timers.cupti import CuptiTimer
 
     x = torch.ones(elements, device="cuda")
     flushed = torch.empty(2 * last_level_cache_bytes(torch.device("cuda")), dtype=torch.uint8, device="cuda")

@@ -1,6 +1,6 @@
 """The default timer on CUDA: CUPTI activity records, read through torch's profiler.
 
-Each call runs inside a range, and so does the work between calls; `timing.attribution` assigns the records to them.
+Each call runs inside a range, and so does the work between calls; `attribution` assigns the records to them.
 
 Device times are those of the activity records, without the constant of about 2.8 us that CUDA events add.  They tick in 32 ns on an
 H200.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from .arm import Arm, CallTiming
+from ..arm import Arm, CallTiming
 from .attribution import BETWEEN, CALL, attribute
 
 if TYPE_CHECKING:

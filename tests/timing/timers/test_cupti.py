@@ -8,7 +8,7 @@ import sys
 RECORD = """
 import sys, warnings, torch
 from fusebench.timing.arm import Arm
-from fusebench.timing.cupti import CuptiTimer
+from fusebench.timing.timers.cupti import CuptiTimer
 torch.cuda.synchronize = lambda *device: None
 warnings.simplefilter("ignore")  # torch says that there is no CUDA
 for times in range(2):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .arm import Arm, CallTiming
+from ..arm import Arm, CallTiming
 
 
 class CudaEventTimer:

@@ -2,7 +2,7 @@
 
 The preparation of every call (inputs restored, cache emptied) is captured before the first event, so a replay is one timed call.  Inputs
 are therefore new in every replicate, and equal for the replays of one graph.  The host
-launches it whole, so no gap inside a chain of launches is the host's.  As in `timing.cuda_events`, the events add a constant.  The timer is
+launches it whole, so no gap inside a chain of launches is the host's.  As in `cuda_events`, the events add a constant.  The timer is
 therefore a fallback, its name is part of the result, and its results are never compared with another timer's.
 
 The timer does not subtract replays without the call from replays with it.  That would cancel the constant, but a call changes the cache and
@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from ..errors import NotCapturableError, TimerError
-from .arm import Arm, CallTiming
-from .preparation import launch_spin
+from ...errors import NotCapturableError, TimerError
+from ..arm import Arm, CallTiming
+from ..preparation import launch_spin
 
 SPIN_US = 20.0
 """A graph first spins this long, so that the first event finds a busy device even where no preparation precedes the call."""
