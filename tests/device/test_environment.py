@@ -88,10 +88,12 @@ def test_the_commit_and_its_dirtiness_are_recorded(checkout) -> None:
     assert dirty.git_commit == clean.git_commit
 
 
-def test_runs_in_the_project_make_no_difference_to_its_commit(checkout) -> None:
-    """Planted defect: in a new project, whose .gitignore nobody wrote, a killed run's own journal kept it from being gone on with."""
+def test_records_in_the_project_make_no_difference_to_its_commit(checkout) -> None:
+    """Planted defects: in a new project, whose .gitignore nobody wrote, a killed run's own journal kept it from being gone on with; after
+    `promote`, until the baseline was committed, every run counted as one of changed code, and none could join the baseline."""
     device = resolve_device("cpu")
-    for folder in ("results/runs/.20260901T030000Z_1a2b3c.unfinished", "results/catalogue/v1"):
+    for name in ("runs/.20260901T030000Z_1a2b3c.unfinished", "catalogue/v1", "baselines/nvidia_h200", "calibration"):
+        folder = f"results/{name}"
         (checkout / folder).mkdir(parents=True)
         (checkout / folder / "run.json").write_text("{}")
     assert not environment_of(device, checkout).git_dirty

@@ -23,7 +23,7 @@ from .triton_programs import ToolError, assembler_version
 COMMIT_VARIABLE = "FUSEBENCH_COMMIT"
 
 GIT_TIMEOUT_S = 20.0
-WRITTEN = ("runs", "catalogue")
+WRITTEN = ("baselines", "calibration", "catalogue", "runs")
 """Folders of the results that commands fill."""
 
 
@@ -97,10 +97,10 @@ def context_of(reading: GpuReading) -> dict[str, Any]:
 
 
 def git_state(root: Path, unreadable: dict[str, str]) -> tuple[str, bool]:
-    """Commit of the checkout around `root`, and whether tracked or untracked files differ from it, other than the runs of the project.
+    """Commit of the checkout around `root`, and whether tracked or untracked files differ from it, other than records of the project.
 
-    Runs and their catalogue lie in the project's results, and no kernel reads them: without this, a run's own journal would make its
-    checkout differ, and a killed run could not be gone on with.
+    Records lie in the project's results, and no kernel reads them: without this, a run's own journal would make its checkout differ, so
+    that a killed run could not be gone on with; and a promoted baseline that is not committed yet would, so that no later run could join.
 
     `FUSEBENCH_COMMIT` names the commit where the sources travel without their history (a container, a copied tree); it is not checked.
     Outside a checkout, or without git, the result is an empty commit and False, with the reason under `git` in `unreadable`.

@@ -56,20 +56,33 @@ def test_another_gpu_of_the_model_is_a_suspect(synthetic: ModuleType) -> None:
     assert "board: GPU-00000000 -> GPU-1" in at(judged, synthetic.FUSED).verdict.reason
 
 
+def widened(run: Run, kernel: str, factor: float) -> Run:
+    """The run with an interval of `kernel` on CASE from a `factor`th to `factor` times its time."""
+
+    def wide(one: Result) -> Result:
+        timing = one.measurement
+        assert timing is not None
+        value = timing.time_us.value
+        interval = msgspec.structs.replace(timing.time_us, low=value / factor, high=value * factor)
+        return msgspec.structs.replace(one, measurement=msgspec.structs.replace(timing, time_us=interval))
+
+    return msgspec.structs.replace(run, results=[wide(one) if (one.case, one.kernel) == (CASE, kernel) else one for one in run.results])
+
+
+def test_what_a_disturbed_time_of_the_baseline_leaves_undecided_asks_for_another_baseline(synthetic: ModuleType) -> None:
+    """No number of the run's replicates could decide it."""
+    baseline, run = widened(synthetic.make_run(), synthetic.FUSED, 1.4), synthetic.make_run(run_id="new")
+    reason = at(judge_run(run, baseline, RULE), synthetic.FUSED).verdict.reason
+    assert "the baseline's own time has a standard error of 15 %: join quiet runs to it" in reason
+    turned = at(judge_run(widened(run, synthetic.FUSED, 1.4), synthetic.make_run(), RULE), synthetic.FUSED).verdict.reason
+    assert "measure with more replicates" in turned
+
+
 @pytest.mark.parametrize(("factor", "kind"), [(1.6, VerdictKind.UNDECIDED), (1 / 1.6, VerdictKind.UNDECIDED), (1.05, VerdictKind.PASS)])
 def test_a_disturbed_time_of_identical_code_that_is_far_off_does_not_pass(synthetic: ModuleType, factor: float, kind: VerdictKind) -> None:
     """Its placements differ by multiples, so that the interval holds any change; a late host does this to a chain of launches."""
     run = synthetic.with_code(synthetic.make_run(run_id="new", slow={(CASE, synthetic.FUSED): factor}))
-
-    def disturbed(one: Result) -> Result:
-        timing = one.measurement
-        assert timing is not None
-        value = timing.time_us.value
-        wide = msgspec.structs.replace(timing.time_us, low=value / 3, high=value * 3)
-        return msgspec.structs.replace(one, measurement=msgspec.structs.replace(timing, time_us=wide))
-
-    touched = [disturbed(one) if (one.case, one.kernel) == (CASE, synthetic.FUSED) else one for one in run.results]
-    judged = judge_run(msgspec.structs.replace(run, results=touched), synthetic.with_code(synthetic.make_run()), RULE)
+    judged = judge_run(widened(run, synthetic.FUSED, 3), synthetic.with_code(synthetic.make_run()), RULE)
     found = at(judged, synthetic.FUSED)
     assert (found.verdict.kind, found.same_code) == (kind, True)
     assert ("the time was disturbed: its placements differ, standard error" in found.verdict.reason) == (kind is VerdictKind.UNDECIDED)

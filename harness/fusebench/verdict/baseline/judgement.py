@@ -22,7 +22,7 @@ from ..accuracy_change import with_accuracy
 from ..comparability import board_differences, case_differences, fingerprint_differences, harness_differences, record_differences
 from ..identical_code import verdict_on_unchanged
 from ..margins.call_classes import launches_of, makes_several
-from ..margins.rule import MarginRule
+from ..margins.rule import MORE_REPLICATES, MarginRule
 from ..margins.support import MOST_ERROR, board_of, change_between, is_disturbed, own_variance
 from .yardsticks import (
     Basis,
@@ -206,7 +206,11 @@ class _Judge:
 
     def _judged_by(self, new: Measurement, old: Measurement) -> Judge:
         """The rule, for changes of this kernel on this case."""
-        return lambda change, reference: self.rule.judge(change, new.time_us.value, launches_of(new, old), reference, looks=new.looks)
+        launches, remedy = launches_of(new, old), MORE_REPLICATES
+        if is_disturbed(variance := own_variance(old)):
+            error = f"the baseline's own time has a standard error of {100 * math.sqrt(variance):.0f} %"
+            remedy = f"{error}: join quiet runs to it, by `fusebench baseline promote RUN --add`"
+        return lambda change, reference: self.rule.judge(change, new.time_us.value, launches, reference, looks=new.looks, remedy=remedy)
 
     def _by_machine(self, new: Result, old: Result, drift: Drift) -> Yardstick | None:
         """The change relative to the machine, with its interval from the scatter between runs; None where that is not known."""

@@ -28,6 +28,8 @@ driver.  Of 836 comparisons of such calls, unchanged, between the same nightlies
 double 9."""
 
 
+MORE_REPLICATES = "measure with more replicates"
+"""What decides an interval that crosses the slower limit, where the baseline's own time is known."""
 PASS_LEVEL = 0.90
 """A pass needs its 90 % interval below the slower limit: a change as large as the margin then passes with a probability of 5 %."""
 
@@ -133,7 +135,10 @@ class MarginRule:
             return self._margins[reference, place[1], place[2]]
         return max(self.margin, self.floor_us / time_us) * (SEVERAL_LAUNCHES if launches > 1 else 1.0)
 
-    def judge(self, change: Estimate, time_us: float, launches: int = 1, reference: Reference | None = None, *, looks: int = 1) -> Judged:
+    def judge(
+        self, change: Estimate, time_us: float, launches: int = 1, reference: Reference | None = None, *,
+        looks: int = 1, remedy: str = MORE_REPLICATES,
+    ) -> Judged:  # fmt: skip
         """The verdict and its sentence: regression above 1 + margin, improvement below 1 / (1 + margin), else pass below 1 + margin.
 
         An interval across 1 + margin is undecided.  One across 1 / (1 + margin) alone passes: pass and improvement both say "not slower".
@@ -144,6 +149,7 @@ class MarginRule:
             launches: launches of one call, the fewer of both runs; 0 if the timer sees none.
             reference: what `change` is relative to, where its interval is from the scatter between runs; None for any other change.
             looks: at which the time could have passed (`Measurement.looks`).
+            remedy: what would decide an interval that crosses 1 + margin.
         """
         margin = self.margin_at(time_us, launches, reference)
         slow, fast = 1.0 + margin, 1.0 / (1.0 + margin)
@@ -158,7 +164,7 @@ class MarginRule:
             change = at_level(change, level)
             seen = f"{describe_change(change)} ({100 * level:.0f} %)"
         if change.high > slow:
-            return Judged(VerdictKind.UNDECIDED, f"{seen}: the interval crosses the {within}; measure with more replicates")
+            return Judged(VerdictKind.UNDECIDED, f"{seen}: the interval crosses the {within}; {remedy}")
         if change.low < fast:
             return Judged(VerdictKind.PASS, f"{seen}: not slower; the interval crosses the {within} to the faster side", True)
         return Judged(VerdictKind.PASS, f"{seen}: inside the {within}")
