@@ -107,14 +107,14 @@ def promote(
         record = new
         if add:
             remark("note", f"no baseline of {device} is stored, so these runs begin it")
+    if without and len(folders) == 1:
+        raise UsageError(
+            "found --without and one run; a baseline of one run is that run as it was measured: join it by --add, or name more"
+        )
     rule = MarginRule(margin, scatter=load_scatter(project.results, device), device=record.environment.device)
     # Among the runs of the baseline a slow one would hardly show in the mean, so that the runs are judged without it.
     accepted = require_reason(new, last, rule, reason, adding=grown is not None)
     *others, folder = sorted(folders, key=lambda one: (folders[one].created, not folders[one].joined))
-    if without and not others:
-        raise UsageError(
-            "found --without and one run; a baseline of one run is that run as it was measured: join it by --add, or name more"
-        )
     if not others and not all((folder / name).is_file() for name in VIEWS):
         write_views(record, folder)
     joined = record if others else None
@@ -142,10 +142,11 @@ def _read_runs(folders: Sequence[Path], without: Sequence[str]) -> dict[Path, Ru
     runs = {folder: read_run(folder) for folder in folders}
     for run in runs.values():
         require_valid(run)
+    if not without:
+        return runs
     kept = without_kernels(list(runs.values()), without)
     left_out = {one.kernel for run in runs.values() for one in run.results} - {one.kernel for run in kept for one in run.results}
-    if left_out:
-        remark("note", f"left out: {', '.join(sorted(left_out))}")
+    remark("note", f"left out: {', '.join(sorted(left_out))}")
     return dict(zip(runs, kept, strict=True))
 
 

@@ -19,7 +19,7 @@ from ..stats.student import p_slower_of
 from .accuracy_change import less_accurate
 from .baseline.judgement import Judgement, results_by_place
 from .margins.call_classes import launches_of
-from .margins.rule import MarginRule
+from .margins.rule import MORE_REPLICATES, MarginRule
 from .margins.support import units_of
 
 
@@ -82,7 +82,7 @@ def fdr_controlled(
         key = (judgement.suite, judgement.case, judgement.kernel)
         verdict = msgspec.structs.replace(judgement.verdict, adjusted_p=adjusted_p)
         if verdict.kind is VerdictKind.REGRESSION and not less_accurate(new[key], old[key]):
-            verdict = unless_significant(verdict, adjusted_p, comparisons=len(tested), rate=rate, remedy="measure with more replicates")
+            verdict = unless_significant(verdict, adjusted_p, comparisons=len(tested), rate=rate, remedy=MORE_REPLICATES)
         held[place] = msgspec.structs.replace(judgement, verdict=verdict)
     return held
 

@@ -207,8 +207,8 @@ class _Judge:
     def _judged_by(self, new: Measurement, old: Measurement) -> Judge:
         """The rule, for changes of this kernel on this case."""
         launches, remedy = launches_of(new, old), MORE_REPLICATES
-        if is_disturbed(variance := own_variance(old)):
-            error = f"the baseline's own time has a standard error of {100 * math.sqrt(variance):.0f} %"
+        if is_disturbed(own_variance(old)):
+            error = f"the baseline's own time has a standard error of {_own_error(old)}"
             remedy = f"{error}: join quiet runs to it, by `fusebench baseline promote RUN --add`"
         return lambda change, reference: self.rule.judge(change, new.time_us.value, launches, reference, looks=new.looks, remedy=remedy)
 
@@ -277,10 +277,15 @@ def _disturbed(new: Result, old: Result, change: Estimate | None) -> str:
     if now is None or then is None or change is None or abs(math.log(change.value)) <= MOST_ERROR or not is_disturbed(own_variance(now)):
         return ""
     units = "processes" if now.processes > 1 else "placements"
-    text = f"its {units} differ, standard error {100 * math.sqrt(own_variance(now)):.0f} %"
+    text = f"its {units} differ, standard error {_own_error(now)}"
     if makes_several(now.kernels) and now.gap_us is not None and then.gap_us is not None:
         text += f", and the GPU idled {now.gap_us:.1f} us inside of a call, {then.gap_us:.1f} us in the baseline, as where the host is late"
     return text
+
+
+def _own_error(timing: Measurement) -> str:
+    """The standard error of a time as its own run knows it, in words."""
+    return f"{100 * math.sqrt(own_variance(timing)):.0f} %"
 
 
 def _ran(result: Result | None) -> bool:

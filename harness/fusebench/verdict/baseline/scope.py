@@ -39,15 +39,16 @@ def without_kernels(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
         RunRecordError: one matches a kernel that the speedups of others are relative to.
     """
     timed = {one.kernel for run in runs for one in run.results}
-    found = {pattern: {one for one in timed if KernelId.parse(one).matches(pattern)} for pattern in patterns}
-    for pattern, kernels in found.items():
-        if not kernels:
-            raise UnknownNameError("kernel of these runs", pattern, sorted(timed))
-    gone = set().union(*found.values())
+    gone: set[str] = set()
+    for pattern in patterns:
+        matched = {one for one in timed if KernelId.parse(one).matches(pattern)}
+        if not matched:
+            raise UnknownNameError("kernel of these runs", pattern, timed)
+        gone |= matched
     needed = {one.baseline for run in runs for one in run.cases if one.baseline is not None}
     if kept := sorted(gone & needed):
         raise RunRecordError(f"speedups are relative to {', '.join(kept)}, which cannot be left out; name other kernels")
-    return [_without_kernels(run, gone) for run in runs] if gone else list(runs)
+    return [_without_kernels(run, gone) for run in runs]
 
 
 def _without_kernels(run: Run, gone: Collection[str]) -> Run:
