@@ -10,7 +10,10 @@ from typing import Any
 import msgspec
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
+from fusebench.accuracy import memory
+from fusebench.accuracy.memory import guarded_memory
 from fusebench.errors import TimerError
 from fusebench.registry import Collection, Kernel
 from fusebench.schema import CacheState, SamplingPlan
@@ -219,6 +222,29 @@ def test_kernels_share_buffers_where_the_memory_does_not_hold_one_set_for_each(
     assert set(calls.buffers) == {CONTROL, "scale/baseline@1", "scale/other@1"}
     first = calls.seen[0][2]
     assert all(torch.equal(values, first) for _, _, values in calls.seen), "what one arm overwrote is restored for the next one"
+
+
+def test_an_arm_has_its_last_buffers_until_all_arms_have_new_ones_as_the_estimate_of_memory_counts(
+    toy: Collection, make_kernel: Callable[..., Kernel], make_plan: Callable[..., SamplingPlan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    op, given, most = toy.ops["scale"], list[StorageWeakRef](), 0
+
+    def counted(*arguments: Any, **options: Any) -> tuple[torch.Tensor, int]:
+        nonlocal most
+        arena, start = guarded_memory(*arguments, **options)
+        given.append(StorageWeakRef(arena.untyped_storage()))
+        most = max(most, sum(not one.expired() for one in given))
+        return arena, start
+
+    monkeypatch.setattr(memory, "guarded_memory", counted)
+    baseline = make_kernel("baseline", lambda x, *, factor: x.mul_(factor))
+    measure_case(
+        "suite:case", op, op.Params(size=SIZE), arm_specs([baseline], baseline), device=torch.device("cpu"),
+        plan=make_plan(replicates=4), timer=HostTimer(), seed=3,
+    )  # fmt: skip
+    arms, kept_outputs = 2, 1  # the baseline and its control
+    assert len(given) == 4 * arms
+    assert most == (measure.ARM_MULTIPLES - kept_outputs) * arms
 
 
 def test_arms_with_rows_of_their_own_share_none(toy: Collection, make_kernel: Callable[..., Kernel]) -> None:

@@ -49,8 +49,9 @@ MINIMUM_REPLICATES = 2
 """Fewer give no interval, whatever the budget is."""
 MEMORY_SHARE = 0.5
 """Part of the device's memory that the arms of a case may take for themselves; the rest is for yardsticks, new inputs and references."""
-ARM_MULTIPLES = 2
-"""Memory that an arm takes in multiples of its inputs: buffers of its own, and the outputs that are kept of a timed call."""
+ARM_MULTIPLES = 3
+"""Memory that an arm takes in multiples of its inputs: buffers of its own, those of the placement before until all arms have new ones, and
+the outputs that are kept of a timed call."""
 ONE_GROUP = "all kernels"
 """Name of the buffer group of all kernels, where the memory does not hold buffers for each."""
 
@@ -203,8 +204,8 @@ def _grouped(specs: Sequence[ArmSpec], pairs: Sequence[Pair], cache: CacheState)
 def _fitting(specs: Sequence[ArmSpec], nbytes: int, memory_bytes: int | None) -> Sequence[ArmSpec]:
     """`specs` with one set of buffers for all kernels, where the memory would not hold one for each; cases that large fill no cache.
 
-    Every call gets new inputs all the same.  Twelve kernels of HunyuanVideo's joint QK norm and RoPE took 75 of an H100's 79 GiB, and the
-    split chain, whose temporaries are the largest, ran out of memory.
+    Every call gets new inputs all the same.  Twelve kernels of HunyuanVideo's joint QK norm and RoPE took 75 of an H100's 79 GiB, and ten
+    of Wan 14B's residual norms 76: the split chain, whose temporaries are the largest, ran out of memory.
 
     Args:
         nbytes: of the case's inputs.
