@@ -185,11 +185,27 @@ def test_a_thread_that_works_between_calls_is_seen() -> None:
 
 @pytest.mark.parametrize(
     ("pause_ms", "ran_ms", "waited_ms", "works"),
-    [(5, 2, 0, True), (60, 2, 0, False), (60, 2, 50, False), (60, 10, 50, True), (60, 5, 50, True), (5, 1, 0, False)],
-    ids=["quiet machine", "long pause", "waits too", "works when it has a core", "works half of that", "hardly works"],
+    [
+        (5, 2, 0, True),
+        (60, 2, 0, False),
+        (60, 2, 50, False),
+        (60, 10, 50, True),
+        (60, 5, 50, True),
+        (5, 1, 0, False),
+        (5, 0.045, 4.95, False),
+    ],
+    ids=[
+        "quiet machine",
+        "long pause",
+        "waits too",
+        "works when it has a core",
+        "works half of that",
+        "hardly works",
+        "comes to rest when it has a core",
+    ],
 )
 def test_what_a_thread_does_in_a_pause_that_a_busy_machine_draws_out_is_held_against_the_time_it_lasted(
-    monkeypatch: pytest.MonkeyPatch, pause_ms: int, ran_ms: int, waited_ms: int, works: bool
+    monkeypatch: pytest.MonkeyPatch, pause_ms: int, ran_ms: float, waited_ms: float, works: bool
 ) -> None:
     """Two milliseconds of some thread of the process, in a pause of 60, made honest kernels suspicious."""
     clock = [0]
@@ -201,7 +217,7 @@ def test_what_a_thread_does_in_a_pause_that_a_busy_machine_draws_out_is_held_aga
 
     def scheduled(thread: int) -> tuple[int, int]:
         done = clock[0] > 0 and thread == other.native_id
-        return (7 + done * ran_ms * 1_000_000, 9 + done * waited_ms * 1_000_000)
+        return (7 + int(done * ran_ms * 1e6), 9 + int(done * waited_ms * 1e6))
 
     monkeypatch.setattr(watch, "_scheduled_ns", scheduled)
     try:

@@ -29,6 +29,9 @@ PATIENCE_S = 2.0
 """Time that an arm's calls in a replicate are given for threads to end."""
 BUSY_SHARE = 0.3
 """Share of that time from which threads count as working; time in which they waited for a core is left out."""
+LEAST_WORK_NS = 500_000
+"""Work in that time below which none counts: a thread that waits for a core all the time but for its first steps has no time to be held
+against. An honest arm was blamed for the 45 us in which a thread of its neighbour came to rest."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +164,9 @@ def _working_threads() -> str:
         worked += max(0, ran_now - ran)
         # Of the time that it had a core or wanted none: on a busy machine the pause lasts tens of milliseconds, and any thread works in it.
         share += max(0, ran_now - ran) / max(1, elapsed - max(0, waited_now - waited), ran_now - ran)
-    return f"threads worked for {worked / 1e3:.0f} us after a call had returned" if share > BUSY_SHARE else ""
+    if worked < LEAST_WORK_NS or share <= BUSY_SHARE:
+        return ""
+    return f"threads worked for {worked / 1e3:.0f} us after a call had returned"
 
 
 def _scheduled_ns(thread: int) -> tuple[int, int]:
