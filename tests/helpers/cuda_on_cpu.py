@@ -150,10 +150,21 @@ def run_case(
     params = op.parse_params({field: value for field, value in fields.items() if field in op.Params.__struct_fields__})
     assert kernel.reason_unsupported(params) is None
     arguments = op.arguments(params, op.buffers(params, device=torch.device("cpu"), generator=torch.Generator().manual_seed(1)))
-    with on_cpu(folder, multiprocessors=3, late=late, planted=planted) as launched:
+    with on_cpu(folder, multiprocessors=3, late=late, planted=planted) as launched, _unwritten_is_nan():
         returned = kernel.function(**arguments)
     outputs = dict(zip(op.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
     return Ran(arguments, outputs, op.reference(params, arguments), tuple(source.entry for source in launched))
+
+
+@contextmanager
+def _unwritten_is_nan() -> Iterator[None]:
+    """New tensors hold NaN, so that what a kernel does not write cannot be right by what the memory held before."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
 
 
 def largest(errors: Iterable[float]) -> float:
