@@ -25,6 +25,7 @@ def require_same(
     settings: Sequence[tuple[str, object, object]],
     *,
     sources: tuple[str, str] | None = None,
+    names_boards: bool = False,
 ) -> None:
     """Refuse to go on on another machine, with other sources, or with other settings.
 
@@ -32,13 +33,13 @@ def require_same(
         what: the stopped measurement, for the message.
         settings: the name of each, as it was and as it is.
         sources: digests of the kernels folders, then and now, where the record holds one; without them a commit has to say it.
+        names_boards: whether each part of the record may name a board of its own, so that any GPU of the model will do.
 
     Raises:
         UsageError: naming every difference.
     """
-    # In a record of several boards every case names its own, so it may be gone on with on any boards of the model.
-    several = max(len(boards_of(one.device_uuid)) for one in (known, now)) > 1
-    names = [name for name in FINGERPRINT if name != "device_uuid" or not several]
+    any_board = names_boards and (now.device == "cuda" or max(len(boards_of(one.device_uuid)) for one in (known, now)) > 1)
+    names = [name for name in FINGERPRINT if name != "device_uuid" or not any_board]
     pairs = [(name, getattr(known, name), getattr(now, name)) for name in names]
     differences = [f"{name} {old!s} -> {new!s}" for name, old, new in [*pairs, *settings] if old != new]
     if sources is not None and sources[0] and sources[0] != sources[1]:

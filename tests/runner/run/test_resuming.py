@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import msgspec
 import pytest
 
 from fusebench.errors import UsageError
+from fusebench.runner import context
 from fusebench.runner.run.precision import LOOKS
 from fusebench.runner.run.resuming import Resumed
 from fusebench.runner.workers.protocol import TimeTask
-from fusebench.schema import Case, Run, Sample
+from fusebench.schema import Case, Environment, Run, Sample
+from fusebench.verdict.baseline.compare_to_baseline import Suspect
 from fusebench.verdict.margins.rule import MarginRule
 from helpers import session_bench
 from helpers.session_bench import PLAN, Bench, FakeWorker, by_kernel
@@ -101,6 +106,51 @@ def test_a_run_of_other_things_is_not_gone_on_with(bench: Bench, cases: list[Cas
     with pytest.raises(UsageError, match=named):
         bench.run(cases, resumed=Resumed(other, samples))
     assert not bench.worker.tasks
+
+
+@pytest.fixture
+def on_board(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """`on_board(uuid)`: runs from here on are on this GPU."""
+    on_this_machine = context.environment_of
+
+    def choose(board: str) -> None:
+        def found(*given: Any) -> Environment:
+            return msgspec.structs.replace(on_this_machine(*given), device="cuda", device_uuid=board)
+
+        monkeypatch.setattr(context, "environment_of", found)
+
+    return choose
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_run_goes_on_on_other_boards_of_the_model_and_every_case_names_its_own(
+    bench: Bench, cases: list[Case], on_board: Callable[[str], None]
+) -> None:
+    """A lent GPU is seldom the same one again."""
+    on_board("GPU-a")
+    first, samples = stopped_after(bench, cases, 1)
+    assert [summary.board for summary in first.cases] == [""], "the environment names the one board"
+    on_board("GPU-b")
+    engine = bench.engine(kernel="[fg]*", resumed=Resumed(first, samples))
+    engine.run(cases[:2])
+    second = msgspec.structs.replace(engine.record(), complete=False)
+    assert second.environment.device_uuid == "GPU-a,GPU-b"
+    on_board("GPU-c")
+    third = bench.run(cases, kernel="[fg]*", resumed=Resumed(second, engine.samples))
+    assert third.environment.device_uuid == "GPU-a,GPU-b,GPU-c"
+    assert [summary.board for summary in third.cases] == ["GPU-a", "GPU-b", "GPU-c"]
+
+
+@pytest.mark.usefixtures("committed")
+def test_a_suspect_of_another_board_is_remeasured_on_this_one_which_the_record_then_names(
+    bench: Bench, cases: list[Case], on_board: Callable[[str], None]
+) -> None:
+    on_board("GPU-a")
+    first, samples = stopped_after(bench, cases, 1)
+    on_board("GPU-b")
+    asked = Suspect(case=cases[0].key, reason="planted")
+    run = bench.run(cases, kernel="[fg]*", suspects=lambda run: [asked], resumed=Resumed(first, samples))
+    assert {summary.case.name: summary.board for summary in run.cases} == {"first": "GPU-b", "second": "GPU-b", "third": "GPU-b"}
 
 
 @pytest.mark.usefixtures("committed")

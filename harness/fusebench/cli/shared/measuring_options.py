@@ -74,7 +74,7 @@ ResumeOption = Annotated[
         "--resume",
         metavar="RUN",
         help="Go on with a run that was stopped, or whose budget left suspects: a folder, a run id or `latest`.  Its finished cases are "
-        "taken over; device, versions, commit and sampling must be the same.",
+        "taken over; GPU model, versions, commit and sampling must be the same.",
         show_default=False,
     ),
 ]

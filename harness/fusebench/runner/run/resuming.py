@@ -48,13 +48,13 @@ class Resumed:
         return self._summaries[key], self._results[key]
 
     def require_same(self, environment: Environment, plan: SamplingPlan, timer: str) -> None:
-        """Refuse to resume on another machine, with other sources, or with other settings.
+        """Refuse to resume on another GPU model or CPU, with other sources, or with other settings.
 
         Raises:
             UsageError: naming every difference.
         """
         settings = [("sampling plan", self.run.plan, plan), *same_timers(self.run.timer, timer)]
-        require_same(f"run {self.run.id}", self.run.environment, environment, settings)
+        require_same(f"run {self.run.id}", self.run.environment, environment, settings, names_boards=True)
 
     def finished(self, case: Case, kernels: Sequence[str]) -> tuple[CaseSummary, list[Result], list[Sample]] | None:
         """The summary, results and samples of `case`; None if it is missing, was not measured, or had other kernels or parameters."""

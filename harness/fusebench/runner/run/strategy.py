@@ -19,6 +19,7 @@ from ...schema import (
     Run,
     Sample,
     Status,
+    boards_of,
 )
 from ...stats.weighted import suite_summaries
 from ...store.journal import Journal
@@ -109,6 +110,8 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         """Suspects that could not be remeasured."""
         self._units: dict[str, CaseKernels] = {}
         self._checks = Checks()
+        self._own_board = ""
+        """That measures, in a run that also holds what others measured."""
         self._exit_code = ExitCode.PASS
 
     @property
@@ -123,12 +126,17 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         """A kernel file that cannot be loaded is a kernel that failed, where its op is being run.
 
         Raises:
-            UsageError: the run to resume was made on another machine, of other sources, or with other settings.
+            UsageError: the run to resume was made on another GPU model or CPU, of other sources, or with other settings.
         """
         if self.context.note_unloaded(self.collection.problems, {case.op for case in items}):
             self._exit_code = ExitCode.KERNEL_FAILED
-        if self.options.resumed is not None:
-            self.options.resumed.require_same(self.context.environment_at_start, self.context.plan, self.context.timer)
+        if (resumed := self.options.resumed) is not None:
+            own = self.context.environment_at_start
+            resumed.require_same(own, self.context.plan, self.context.timer)
+            boards = dict.fromkeys([*boards_of(resumed.run.environment.device_uuid), *boards_of(own.device_uuid)])
+            if len(boards) > 1:
+                self._own_board = own.device_uuid
+                self.context.environment_at_start = msgspec.structs.replace(own, device_uuid=",".join(boards))
 
     def plan(self, items: Sequence[Case]) -> list[CaseKernels]:
         device, triton = self.context.device, self.context.environment_at_start.triton
@@ -171,14 +179,17 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         if found is None or resumed is None:
             return False
         summary, results, samples = found
-        if resumed.run.environment.device_uuid != self.context.environment_at_start.device_uuid:
-            summary = msgspec.structs.replace(summary, board=board_of(summary, resumed.run))
+        summary = self._on_board(summary, board_of(summary, resumed.run))
         self.context.timer, self.context.timer_fallback = resumed.run.timer, resumed.run.timer_fallback
         self._cases.append(summary)
         self._samples[summary.case.key] = samples
         self._add(results)
         self._to_journal(summary.case.key)
         return True
+
+    def _on_board(self, summary: CaseSummary, board: str) -> CaseSummary:
+        """`summary`, naming its board where the run is of several."""
+        return msgspec.structs.replace(summary, board=summary.board or board) if self._own_board else summary
 
     def finished_before(self, unit: CaseKernels) -> tuple[CaseSummary, list[Result], list[Sample]] | None:
         """The case as the resumed run finished it; None if it did not, or if no run is resumed."""
@@ -209,7 +220,8 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         if work.replies:
             self.context.note_timer(work.replies[0])
         self._keep_samples(unit.case.key, work.replies)
-        self._cases += [msgspec.structs.replace(work.summary, seconds=work.seconds)] if work.summary is not None else []
+        if work.summary is not None:
+            self._cases.append(msgspec.structs.replace(self._on_board(work.summary, self._own_board), seconds=work.seconds))
         self._results += work.results
         assert work.summary is not None or not finished, "a case that is over has a summary"
         if finished:
@@ -272,7 +284,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         self._judgement = None
         # Samples only together with the figures that are of them: an interruption keeps neither.
         self._keep_samples(key, work.replies, first=one.first + len(one.before))
-        self._replace(key, work.summary, work.results)
+        self._replace(key, self._on_board(work.summary, self._own_board) if work.summary is not None else None, work.results)
         if work.summary is None:
             self._settled.add(key)
         else:
