@@ -224,7 +224,7 @@ def test_an_interrupted_run_says_so_and_how_it_is_finished(keep: Keep, fusebench
     result = fusebench("gate", "new")
     assert result.exit_code == 4
     assert "incomplete: run new ended before it had measured every case" in result.stderr
-    assert "`fusebench run --resume` finishes it" in result.stderr
+    assert "`fusebench run --resume new` finishes it on such a device" in result.stderr
 
 
 @pytest.mark.usefixtures("baseline")

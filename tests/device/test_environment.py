@@ -92,7 +92,7 @@ def test_records_in_the_project_make_no_difference_to_its_commit(checkout) -> No
     """Planted defects: in a new project, whose .gitignore nobody wrote, a killed run's own journal kept it from being gone on with; after
     `promote`, until the baseline was committed, every run counted as one of changed code, and none could join the baseline."""
     device = resolve_device("cpu")
-    for name in ("runs/.20260901T030000Z_1a2b3c.unfinished", "catalogue/v1", "baselines/nvidia_h200", "calibration"):
+    for name in ("runs/.20260901T030000Z_1a2b3c.unfinished", "catalogue/v1", "baselines/nvidia_h200", "calibration", "interference"):
         folder = f"results/{name}"
         (checkout / folder).mkdir(parents=True)
         (checkout / folder / "run.json").write_text("{}")

@@ -114,7 +114,7 @@ def gate(
     if judged.exit_code == ExitCode.DEVICE_UNFIT:
         remark("unfit", f"run {judged.id} ended with exit code 3: its device was not fit to measure, so its times prove nothing")
     if not judged.complete:
-        left = "what it lacks counts as missing; `fusebench run --resume` finishes it where it was measured"
+        left = f"what it lacks counts as missing; `fusebench run --resume {judged.id}` finishes it on such a device"
         remark("incomplete", f"run {judged.id} ended before it had measured every case, or remeasured every suspect; {left}")
     attached = _evidence(found.judgements, judged, against, project) if evidence else {}
     if json:

@@ -23,7 +23,7 @@ from .triton_programs import ToolError, assembler_version
 COMMIT_VARIABLE = "FUSEBENCH_COMMIT"
 
 GIT_TIMEOUT_S = 20.0
-WRITTEN = ("baselines", "calibration", "catalogue", "runs")
+WRITTEN = ("baselines", "calibration", "catalogue", "interference", "runs")
 """Folders of the results that commands fill."""
 
 
