@@ -136,10 +136,11 @@ def test_ctrl_c_keeps_finished_cases_and_ends_every_process(fusebench: Fusebench
     stopped = read_run(folder)
     assert ({one.case.name for one in stopped.cases}, stopped.complete) == ({"c4", "c5"}, False)
     workers.timed = slowly
-    outcome = fusebench("run", "--resume", str(folder), "--device", "cpu:0,1")
+    outcome = fusebench("run", "--resume", str(folder), "--device", "cpu:1")
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     whole = read_run(folder_of(outcome))
-    assert len(whole.cases) == CASES + 1
+    assert whole.environment.device_uuid == ",".join(BOARDS), "those that measured before, too"
+    assert [one.board for one in whole.cases if one.case.name not in ("c4", "c5")] == [BOARDS[1]] * (CASES - 1)
     assert {one.case.name: one.board for one in whole.cases if one.case.name in ("c4", "c5")} == {
         one.case.name: one.board for one in stopped.cases
     }
