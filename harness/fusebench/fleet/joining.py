@@ -58,7 +58,7 @@ def join_shards(runs: Sequence[Run], *, now: datetime | None = None, command: st
     for run in ordered[1:]:
         _require_same(first, run)
     warnings = [text for run in ordered for text in _remarks(run, now)]
-    boards = list(dict.fromkeys(board for run in ordered for board in boards_of(run.environment.device_uuid)))
+    boards = boards_of(*(run.environment.device_uuid for run in ordered))
     cases = [msgspec.structs.replace(one, board=board_of(one, run) if len(boards) > 1 else "") for run in ordered for one in run.cases]
     doubled = [key for key, times in Counter(one.case.key for one in cases).items() if times > 1]
     if doubled:

@@ -221,9 +221,9 @@ class JoinedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Processes that measured each of its cases, at least."""
 
 
-def boards_of(device_uuid: str) -> tuple[str, ...]:
-    """The boards that `Environment.device_uuid` or `JoinedRun.board` names; one without a UUID counts as a board."""
-    return tuple(device_uuid.split(","))
+def boards_of(*device_uuids: str) -> tuple[str, ...]:
+    """The boards that each `Environment.device_uuid` or `JoinedRun.board` names, each once; one without a UUID counts as a board."""
+    return tuple(dict.fromkeys(board for one in device_uuids for board in one.split(",")))
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):

@@ -133,7 +133,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         if (resumed := self.options.resumed) is not None:
             own = self.context.environment_at_start
             resumed.require_same(own, self.context.plan, self.context.timer)
-            boards = dict.fromkeys([*boards_of(resumed.run.environment.device_uuid), *boards_of(own.device_uuid)])
+            boards = boards_of(resumed.run.environment.device_uuid, own.device_uuid)
             if len(boards) > 1:
                 self._own_board = own.device_uuid
                 self.context.environment_at_start = msgspec.structs.replace(own, device_uuid=",".join(boards))
@@ -284,7 +284,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
         self._judgement = None
         # Samples only together with the figures that are of them: an interruption keeps neither.
         self._keep_samples(key, work.replies, first=one.first + len(one.before))
-        self._replace(key, self._on_board(work.summary, self._own_board) if work.summary is not None else None, work.results)
+        self._replace(key, work.summary, work.results)
         if work.summary is None:
             self._settled.add(key)
         else:
@@ -356,7 +356,7 @@ class RunStrategy(Strategy[Case, CaseKernels, CaseWork, Run]):
     def _replace(self, key: str, summary: CaseSummary | None, results: Sequence[Result]) -> None:
         """Replace the results of a case and of its repetitions, and its summary unless that is None."""
         known = self._known(key)[0]
-        summary = msgspec.structs.replace(summary, seconds=known.seconds) if summary is not None else known
+        summary = known if summary is None else msgspec.structs.replace(self._on_board(summary, self._own_board), seconds=known.seconds)
         by_kernel = {result.kernel: result for result in results}
         concerned = {one.case.key for one in self._cases if key in (one.case.key, one.same_as)}
         for place, known in enumerate(self._cases):

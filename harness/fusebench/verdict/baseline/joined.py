@@ -131,7 +131,7 @@ def support_words(run: Run) -> str:
 def processes_and_boards(run: Run) -> tuple[int, int]:
     """The processes and boards that a run stands on: those of its runs together, or the fewest of its own kernels."""
     runs = runs_of(run)
-    return sum(one.processes for one in runs), len({board for one in runs for board in boards_of(one.board)})
+    return sum(one.processes for one in runs), len(boards_of(*(one.board for one in runs)))
 
 
 def partly_joined(run: Run) -> list[Result]:

@@ -55,7 +55,7 @@ def scatter_between(runs: Sequence[Run]) -> RunScatter | None:
         timer=newest.timer,
         cache=newest.plan.cache,
         runs=len(runs),
-        boards=len({board for run in runs for board in boards_of(run.environment.device_uuid)}),
+        boards=len(boards_of(*(run.environment.device_uuid for run in runs))),
         classes=tuple(classes),
     )
 
