@@ -7,11 +7,16 @@ from typing import NamedTuple
 
 import torch
 
+from .modulation import ROW, Broadcast
+
 THREADS = 256
 BLOCK_WARPS = THREADS // 32
 DTYPE_CODES = {torch.bfloat16: 0, torch.float16: 1, torch.float32: 2}
 NO_TENSOR = -1
 """Stands for the dtype code or addressing of an absent argument."""
+OF_SAMPLE, OF_TOKEN = 3, 4
+"""Beside the addressings of modulation.py, what row_norm.cuh tells apart of ROW: a row for every sample, or for every token, is found
+without a division."""
 MOST_WORDS = 32
 """32-bit registers that a lane's share of the loaded rows may take; a longer row gets more warps. This is eight vectors of 16 bytes in
 flight per lane. The compiler adds scales and shifts (two registers per register of a row), and the 128 registers of two resident blocks
@@ -83,7 +88,7 @@ def split_row(hidden: int, item_size: int, inputs: int, rows: int, multiprocesso
 VECTORS_ALONE = 4
 """Vectors of 16 bytes that a lane of `split_alone` asks for at once of a row that has no other input; two of each input where it has."""
 THREADS_ALONE = 1024
-"""Threads per multiprocessor for which `split_alone` leaves registers: 64 each, at the price of up to 6 spilled words in the select01 ops.
+"""Threads per multiprocessor for which `split_alone` leaves registers: 64 each, at the price of up to 10 spilled words in the select01 ops.
 On an H200 the norm of 115200 rows of 3072 took 343 us by them, and 407 where the compiler took what it liked (c834b94)."""
 
 
@@ -120,6 +125,35 @@ def split_neighbours(hidden: int, item_size: int, inputs: int) -> RowSplit:
     vectors = hidden * item_size // 16
     warps = min((-(-vectors // (32 * each)) for each in VECTORS_OF_NEIGHBOURS), key=lambda warps: (words(vectors, warps) * warps, -warps))
     return RowSplit(warps, max(1, THREADS_OF_NEIGHBOURS // (32 * warps)), threads=32 * warps, together=NEIGHBOURS[inputs])
+
+
+def addressing_code(values: Broadcast | None) -> int:
+    """How row_norm.cuh addresses a modulation; NO_TENSOR where there is none."""
+    if values is None:
+        return NO_TENSOR
+    if values.addressing != ROW:
+        return values.addressing
+    return OF_SAMPLE if values.group_stride == 0 else OF_TOKEN if values.rows_per_group == 1 else ROW
+
+
+KEPT_SHARE = 0.65
+"""Of the L2, up to which what a launch writes is kept there where its reads leave first. On an H200 (60 MiB) norm_tanh_mul_add of 84 to
+95 MB takes 1.1 to 2.3 % less so, and an RMS norm of 62.9 MB, which all fits, 2 % more; where more is written it costs 1 to 5 %."""
+
+
+def launch_macros(batch: int, tensor_bytes: int, l2_bytes: int, *, read: int, written: int) -> dict[str, int | bool]:
+    """Macros of row_norm.cuh that a launch's size decides.
+
+    What is read once leaves the L2 first where what is written fits into it, and all of the launch does not.
+
+    Args:
+        batch: samples of x.
+        tensor_bytes: of one tensor of activations.
+        l2_bytes: of the GPU's L2.
+        read, written: such tensors that the launch reads, and writes, once.
+    """
+    leaves = (read + written) * tensor_bytes > l2_bytes and written * tensor_bytes <= KEPT_SHARE * l2_bytes
+    return {"SAMPLES": batch > 1, "LEAVES": leaves}
 
 
 def words(vectors: int, warps: int) -> int:

@@ -3,7 +3,7 @@
 // Macros beside those of row_norm.cuh:
 //
 //   RESIDUAL                          1: v = residual + gate * x first
-//   GATE, SCALE, SHIFT                addressing of the modulation (0 one value, 1 one row, 2 a row per sample or token); GATE -1: none
+//   GATE, SCALE, SHIFT                addressing of the modulation (0 one value, 1 one row, 2 to 4 a row per sample or token); GATE -1: none
 //   GATE_DTYPE, SCALE_DTYPE, SHIFT_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE   dtypes, coded as DTYPE; WEIGHT_DTYPE, BIAS_DTYPE -1: none
 //   ALIGNED                           1: every row of x and residual starts on 16 bytes
 //   MODULATION_ALIGNED                1: every row of the modulations, the weight and the bias do

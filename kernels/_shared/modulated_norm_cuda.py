@@ -11,7 +11,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from .cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, split_ahead, split_alone, split_neighbours
+from .cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, addressing_code, grid, launch_macros, split_ahead, split_alone, split_neighbours
 from .cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
@@ -109,8 +109,10 @@ def _specialise_call(
     design: Design,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
-    multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
-    item_size = 4 if dtypes.x == DTYPE_CODES[torch.float32] else 2
+    properties = torch.cuda.get_device_properties(device_index)
+    multiprocessors = properties.multi_processor_count
+    build = functools.partial(specialise, plan, dtypes, layer, residual, aligned, l2_bytes=properties.L2_cache_size)
+    item_size = _item_size(dtypes.x)
     narrow = item_size == 2 and not any(code == DTYPE_CODES[torch.float32] for code in dtypes) and dtypes.weight == NO_TENSOR
     inputs = 2 if residual else 1
     shared_aligned = starts_aligned and _strides_aligned(plan, dtypes)
@@ -130,28 +132,38 @@ def _specialise_call(
             )  # fmt: skip
         else:
             stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
-        source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, stream)
+        source = build(shared_aligned, stream)
         blocks, threads, chunk = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,)
     else:
         if design == "persistent":
             split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
         else:
             split = (split_alone if design == "alone" else split_neighbours)(plan.hidden, item_size, inputs)
-        source = specialise(plan, dtypes, layer, residual, aligned, shared_aligned, split)
+        source = build(shared_aligned, split)
         blocks, threads, chunk = grid(plan.rows, split, multiprocessors), split.threads, ()
     return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps))
 
 
 def specialise(
-    plan: Plan, dtypes: Dtypes, layer: bool, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit | StreamSplit
+    plan: Plan,
+    dtypes: Dtypes,
+    layer: bool,
+    residual: bool,
+    aligned: bool,
+    modulation_aligned: bool,
+    split: RowSplit | StreamSplit,
+    *,
+    l2_bytes: int,
 ) -> nvrtc.KernelSource:
     """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
+    inputs = 2 if residual else 1  # and outputs
     macros: dict[str, int | bool] = {
-        "DTYPE": dtypes.x, "LAYER": layer, "RESIDUAL": residual, "GATE": NO_TENSOR if plan.gate is None else plan.gate.addressing,
-        "SCALE": plan.scale.addressing, "SHIFT": plan.shift.addressing,
+        "DTYPE": dtypes.x, "LAYER": layer, "RESIDUAL": residual, "GATE": addressing_code(plan.gate),
+        "SCALE": addressing_code(plan.scale), "SHIFT": addressing_code(plan.shift),
         # A dtype that nothing reads still has to be one.
         "GATE_DTYPE": max(0, dtypes.gate), "SCALE_DTYPE": dtypes.scale, "SHIFT_DTYPE": dtypes.shift,
         "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias, "ALIGNED": aligned,
+        **launch_macros(plan.batch, plan.rows * plan.hidden * _item_size(dtypes.x), l2_bytes, read=inputs, written=inputs),
     }  # fmt: skip
     if isinstance(split, StreamSplit):
         macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
@@ -169,7 +181,12 @@ def _strides_aligned(plan: Plan, dtypes: Dtypes) -> bool:
     """Whether the row strides keep every row of a modulation on 16 bytes, given that the first row is."""
     broadcasts = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
     return all(
-        (broadcast.batch_stride | broadcast.group_stride) * (4 if code == DTYPE_CODES[torch.float32] else 2) % 16 == 0
+        (broadcast.batch_stride | broadcast.group_stride) * _item_size(code) % 16 == 0
         for broadcast, code in broadcasts
         if broadcast is not None and broadcast.channel_stride
     )
+
+
+def _item_size(code: int) -> int:
+    """Bytes of an element, by its dtype's code."""
+    return 4 if code == DTYPE_CODES[torch.float32] else 2

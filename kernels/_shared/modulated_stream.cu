@@ -3,7 +3,7 @@
 // Macros beside those of row_stream.cuh:
 //
 //   RESIDUAL                          1: v = residual + gate * x first
-//   GATE, SCALE, SHIFT                addressing of the modulation (0 one value, 1 one row, 2 a row per sample or token); GATE -1: none
+//   GATE, SCALE, SHIFT                addressing of the modulation (0 one value, 1 one row, 2 to 4 a row per sample or token); GATE -1: none
 //   GATE_DTYPE, SCALE_DTYPE, SHIFT_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE   dtypes, coded as DTYPE; WEIGHT_DTYPE, BIAS_DTYPE -1: none
 
 #define STREAMS (RESIDUAL ? 2 : 1)

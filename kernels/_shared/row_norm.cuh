@@ -6,12 +6,22 @@
 //   DTYPE            0 bfloat16, 1 float16, 2 float32 (activations)
 //   LAYER            1: layer norm; 0: RMS norm
 //   WARPS, THREADS   warps that share a row (1, 2, 4, 8; 32 * (WARPS - 1) < vectors of a row), threads of a block
+//   SAMPLES          0: x has one sample, so that no row's sample has to be found by a division; 1 where it is not defined
+//   LEAVES           1: what is read once leaves the L2 first (cuda_rows.launch_macros); 0 where it is not defined
 //
 // Lane `member` of a row's 32 * WARPS lanes holds vectors member, member + 32 * WARPS, ... of the row: consecutive lanes, consecutive
 // addresses.
 
+#ifndef SAMPLES
+#define SAMPLES 1
+#endif
+#ifndef LEAVES
+#define LEAVES 0
+#endif
+
 using u16 = unsigned short;
 using u32 = unsigned int;
+using u64 = unsigned long long;
 using i64 = long long;
 
 constexpr u32 ALL = 0xffffffffu;
@@ -43,10 +53,20 @@ template <int KIND> __device__ __forceinline__ u32 narrow(float f) {  // round t
 
 struct Vector { u32 word[4]; };  // 16 bytes
 
-// 16 bytes that are read once.  Without a hint: on an H200 L1::no_allocate and L1::evict_first cost 1 to 5 % of a kernel's time.
+// For a load or copy whose lines leave the L2 before all others.
+__device__ __forceinline__ u64 leaving() {
+    u64 policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// 16 bytes that are read once.  Without a hint for the L1: on an H200 no_allocate and evict_first cost 1 to 5 % of a kernel's time.
 template <int KIND, bool WHOLE> __device__ __forceinline__ Vector load_once(const char* p) {
     Vector v;
-    if constexpr (WHOLE) {
+    if constexpr (WHOLE && LEAVES) {
+        asm("ld.global.nc.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+            : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(p), "l"(leaving()));
+    } else if constexpr (WHOLE) {
         asm("ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4];"
             : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(p));
     } else if constexpr (KIND == FLOAT32) {
@@ -111,12 +131,14 @@ template <int KIND, bool WHOLE> __device__ __forceinline__ void load_shared_valu
 
 // Modulations (see _shared/modulation.py) --------------------------------------------------------------------------------------------
 
-constexpr int SCALAR = 0, CHANNEL = 1, ROW = 2;
+// One value; one row for all of x; a row that depends on sample and token, on the sample alone, or a row for every token.
+constexpr int SCALAR = 0, CHANNEL = 1, ROW = 2, OF_SAMPLE = 3, OF_TOKEN = 4;
 
 struct Place { u32 batch, token; };
 
 // The sample and the token of one row of x; both counts fit 32 bits, whose division is far cheaper.
 __device__ __forceinline__ Place place_of(i64 row, i64 tokens) {
+    if constexpr (!SAMPLES) return {0, (u32)row};
     const u32 batch = (u32)row / (u32)tokens;
     return {batch, (u32)row - batch * (u32)tokens};
 }
@@ -126,8 +148,8 @@ struct Broadcast { i64 batch_stride, group_stride, rows_per_group; };  // in ele
 // Where the values for (batch, token) start.
 template <int KIND, int ADDRESSING>
 __device__ __forceinline__ const char* modulation_row(const char* base, const Broadcast& at, u32 batch, u32 token) {
-    if constexpr (ADDRESSING == ROW) {
-        const u32 group = token / (u32)at.rows_per_group;
+    if constexpr (ADDRESSING >= ROW) {
+        const u32 group = ADDRESSING == OF_SAMPLE ? 0 : ADDRESSING == OF_TOKEN ? token : token / (u32)at.rows_per_group;
         base += (batch * at.batch_stride + group * at.group_stride) * (KIND == FLOAT32 ? 4 : 2);
     }
     return base;
@@ -167,80 +189,88 @@ __device__ __forceinline__ void row_barrier(int group) {
     else asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(LANES) : "memory");
 }
 
-// Elements of a row that warp `warp` holds: a whole vector per lane and pass, but for the row's last pass.
-__device__ __forceinline__ float elements_of(int warp) {
-    const int last = min(max(VECTORS - (PER_LANE - 1) * LANES - 32 * warp, 0), 32);
-    return (float)VEC * (32 * (PER_LANE - 1) + last);
+// Elements of a row that warp `warp` holds (a whole vector per lane and pass, but for the row's last pass), and their reciprocal.
+struct Elements {
+    float count, reciprocal;
+
+    __device__ __forceinline__ explicit Elements(int warp) {
+        constexpr int BEFORE = 32 * (PER_LANE - 1), LAST = VECTORS - (PER_LANE - 1) * LANES, WHOLE = LAST / 32;
+        constexpr float FULL = VEC * (BEFORE + 32), PART = VEC * (BEFORE + LAST % 32), NONE = VEC * BEFORE;
+        count = warp < WHOLE ? FULL : warp == WHOLE ? PART : NONE;
+        reciprocal = warp < WHOLE ? 1.0f / FULL : warp == WHOLE ? 1.0f / (PART + (PART == 0)) : 1.0f / (NONE + (NONE == 0));
+    }
+};
+
+// A value near the mean of a warp's share of a row: no element is further from it than sqrt(D) deviations, and its distance d in deviations
+// costs log2(1 + d * d) bits of their sum.  16-bit values have those to spare; of float32 values the median of three is taken, which no
+// single outlier is.
+__device__ __forceinline__ float origin_of(float first, int member) {
+    const float one = __shfl_sync(ALL, first, 0);
+    if constexpr (ITEM == 2) return one;
+    const int held = PER_LANE > 1 ? 32 : min(32, VECTORS - member / 32 * 32);  // lanes of the warp that hold elements
+    const float two = __shfl_sync(ALL, first, held / 3), three = __shfl_sync(ALL, first, 2 * held / 3);
+    return fmaxf(fminf(one, two), fminf(fmaxf(one, two), three));
 }
 
-// Mean (0 for an RMS norm) and sum of squared deviations of a warp's share of a row, in two passes.
+// Mean (0 for an RMS norm) and sum of squared deviations of a warp's share of a row, in one pass about an origin near its mean (Chan, Golub,
+// LeVeque 1983, "shifted data").  Equal values leave exactly their own value and 0.
 template <class Values> __device__ __forceinline__ float2 share_of(const Values& value, int member) {
-    float mean = 0.0f;
+    float origin = 0.0f;
     if constexpr (LAYER) {
-        float sum = 0.0f;
-#pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) {
-            if (holds(i, member)) {
-                float x[VEC];
-                value(i, x);
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) sum += x[e];
-            }
-        }
-        mean = warp_sum(sum) / (WARPS == 1 ? (float)D : elements_of(member / 32));
+        float x[VEC] = {};
+        if (holds(0, member)) value(0, x);
+        origin = origin_of(x[0], member);
     }
-    float squares = 0.0f;
+    float sum = 0.0f, squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
         if (holds(i, member)) {
             float x[VEC];
             value(i, x);
 #pragma unroll
-            for (int e = 0; e < VEC; ++e) squares += (x[e] - mean) * (x[e] - mean);
-        }
-    }
-    return make_float2(mean, warp_sum(squares));
-}
-
-// The statistics of a row from its warps' shares, by Chan's formula for the sum of squared deviations (Chan, Golub, LeVeque 1979), which
-// cancels nothing.  SPREAD: each lane takes one warp's share, and shuffles add them; otherwise every lane adds all.
-template <bool SPREAD> __device__ __forceinline__ Statistics put_together(const float2* slots, int member, float eps) {
-    float mean = 0.0f, squares = 0.0f;
-    if constexpr (SPREAD) {
-        constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
-        const int of = member % WIDTH;
-        const float elements = of < WARPS ? elements_of(of) : 0.0f;
-        const float2 share = slots[min(of, WARPS - 1)];
-        if constexpr (LAYER) {
-            mean = share.x * elements;
-#pragma unroll
-            for (int distance = WIDTH / 2; distance > 0; distance /= 2) mean += __shfl_xor_sync(ALL, mean, distance);
-            mean *= 1.0f / D;
-        }
-        const float apart = share.x - mean;
-        squares = of < WARPS ? share.y + (LAYER ? apart * apart * elements : 0.0f) : 0.0f;
-#pragma unroll
-        for (int distance = WIDTH / 2; distance > 0; distance /= 2) squares += __shfl_xor_sync(ALL, squares, distance);
-    } else {
-        if constexpr (LAYER) {
-#pragma unroll
-            for (int w = 0; w < WARPS; ++w) mean += slots[w].x * elements_of(w);
-            mean *= 1.0f / D;
-        }
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) {
-            squares += slots[w].y;
-            if constexpr (LAYER) {
-                const float apart = slots[w].x - mean;
-                squares += apart * apart * elements_of(w);
+            for (int e = 0; e < VEC; ++e) {
+                const float apart = x[e] - origin;
+                sum += apart;
+                squares += apart * apart;
             }
         }
     }
-    return {mean, __frsqrt_rn(squares * (1.0f / D) + eps)};
+    squares = warp_sum(squares);
+    if constexpr (!LAYER) return make_float2(0.0f, squares);
+    sum = warp_sum(sum);
+    const float reciprocal = WARPS == 1 ? 1.0f / D : Elements(member / 32).reciprocal;
+    return make_float2(origin + sum * reciprocal, squares - sum * sum * reciprocal);
+}
+
+// The statistics of a row from its warps' shares: sums about the first warp's mean, from which the others' are a few deviations apart.
+// SPREAD: each lane takes one warp's share, and shuffles add them; otherwise every lane adds all.
+template <bool SPREAD> __device__ __forceinline__ Statistics put_together(const float2* slots, int member, float eps) {
+    const float origin = LAYER ? slots[0].x : 0.0f;
+    float sum = 0.0f, squares = 0.0f;
+    const auto add = [&](const float2& share, float elements) {
+        const float apart = (share.x - origin) * elements;
+        sum += apart;
+        squares += LAYER ? share.y + (share.x - origin) * apart : share.y;
+    };
+    if constexpr (SPREAD) {
+        constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
+        const int of = member % WIDTH;
+        if (of < WARPS) add(slots[of], Elements(of).count);
+#pragma unroll
+        for (int distance = WIDTH / 2; distance > 0; distance /= 2) {
+            if constexpr (LAYER) sum += __shfl_xor_sync(ALL, sum, distance);
+            squares += __shfl_xor_sync(ALL, squares, distance);
+        }
+    } else {
+#pragma unroll
+        for (int w = 0; w < WARPS; ++w) add(slots[w], Elements(w).count);
+    }
+    const float mean = LAYER ? sum * (1.0f / D) : 0.0f;
+    return {origin + mean, rsqrtf((LAYER ? squares - sum * mean : squares) * (1.0f / D) + eps)};
 }
 
 // Mean and reciprocal deviation of each of ROWS rows, whose warps meet once.  `value(r, i, x)` gives the float32 values of the lane's i-th
-// vector of row r; it is asked twice for a layer norm (mean, then squared deviations), once for an RMS norm.
+// vector of row r.
 template <int ROWS, bool SPREAD, class Values>
 __device__ __forceinline__ void rows_statistics(const Values& value, int member, int group, int turn, float eps, ExchangeOf<ROWS>& exchange,
                                                 Statistics (&found)[ROWS]) {
@@ -258,7 +288,7 @@ __device__ __forceinline__ void rows_statistics(const Values& value, int member,
         for (int r = 0; r < ROWS; ++r) found[r] = put_together<SPREAD>(slots[r] + group * WARPS, member, eps);
     } else {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) found[r] = {shares[r].x, __frsqrt_rn(shares[r].y * (1.0f / D) + eps)};
+        for (int r = 0; r < ROWS; ++r) found[r] = {shares[r].x, rsqrtf(shares[r].y * (1.0f / D) + eps)};
     }
 }
 

@@ -14,8 +14,6 @@
 
 #include "row_norm.cuh"
 
-using u64 = unsigned long long;
-
 #if __CUDA_ARCH__ >= 900
 constexpr bool BULK = STAGES > 0;
 #else
@@ -23,6 +21,7 @@ constexpr bool BULK = false;
 #endif
 constexpr int SLOTS = BULK ? STAGES : 1;
 constexpr int ROW_BYTES = D * ITEM;
+constexpr int ASKING = LANES - 32;  // the lane that asks for rows: of the last warp, which may hold fewer vectors than others
 
 #ifndef TABLES
 static_assert(GROUPS == 1, "a block works on one row at a time");
@@ -69,7 +68,7 @@ template <class Source> struct Stream {
     __device__ __forceinline__ Stream(Ring& ring, const Source& source, const Rows& rows, int member)
         : ring(ring), source(source), rows(rows), member(member) {
         if constexpr (BULK) {
-            if (member == 0) {
+            if (member == ASKING) {
 #pragma unroll
                 for (int s = 0; s < SLOTS; ++s)
                     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&ring.full[s])) : "memory");
@@ -86,9 +85,15 @@ template <class Source> struct Stream {
         const u32 full = shared_address(&ring.full[into]);
         asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "n"(STREAMS * ROW_BYTES) : "memory");
 #pragma unroll
-        for (int s = 0; s < STREAMS; ++s)
-            asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                         ::"r"(shared_address(ring.row[into][s])), "l"(source(s, row)), "n"(ROW_BYTES), "r"(full) : "memory");
+        for (int s = 0; s < STREAMS; ++s) {
+            if constexpr (LEAVES)
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
+                             ::"r"(shared_address(ring.row[into][s])), "l"(source(s, row)), "n"(ROW_BYTES), "r"(full), "l"(leaving())
+                             : "memory");
+            else
+                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
+                             ::"r"(shared_address(ring.row[into][s])), "l"(source(s, row)), "n"(ROW_BYTES), "r"(full) : "memory");
+        }
     }
 
     // Waits for the current row.
@@ -119,7 +124,7 @@ template <class Source> struct Stream {
     __device__ __forceinline__ void release(i64 row) {
         if constexpr (BULK) {
             if constexpr (WARPS == 1) __syncwarp();
-            if (member == 0 && row + SLOTS * rows.step < rows.end) request(slot, row + SLOTS * rows.step);
+            if (member == ASKING && row + SLOTS * rows.step < rows.end) request(slot, row + SLOTS * rows.step);
             if (++slot == SLOTS) slot = 0, parity ^= 1;
         }
     }
@@ -173,7 +178,9 @@ constexpr bool SPREAD = COMBINED && WARPS > 6;  // of row_statistics
 
 // Rows from that of `token` on that read the same values.
 template <int ADDRESSING> __device__ __forceinline__ i64 rows_left(i64 rows_per_group, u32 token) {
-    return ADDRESSING == ROW ? (u32)rows_per_group - token % (u32)rows_per_group : (i64)1 << 40;
+    if constexpr (ADDRESSING < ROW || (ADDRESSING == OF_SAMPLE && !SAMPLES)) return (i64)1 << 40;
+    if constexpr (ADDRESSING == OF_TOKEN) return 1;
+    return (u32)rows_per_group - (ADDRESSING == OF_SAMPLE ? token : token % (u32)rows_per_group);
 }
 
 // A lane's share of what normalised rows are multiplied by and of what is added, in float32: made once for all rows that share weights,

@@ -36,6 +36,7 @@ inline unsigned __float_as_uint(float f) { unsigned u; memcpy(&u, &f, 4); return
 inline float __fmul_rn(float a, float b) { return a * b; }
 inline float __fadd_rn(float a, float b) { return a + b; }
 inline float __frsqrt_rn(float a) { return (float)(1.0 / std::sqrt((double)a)); }
+inline float rsqrtf(float a) { return __frsqrt_rn(a); }
 
 namespace emulated {
 

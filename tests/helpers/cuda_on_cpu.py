@@ -27,19 +27,24 @@ from fusebench.registry import Kernel, Op, nvrtc
 
 RUNTIME = Path(__file__).with_name("cuda_on_cpu.hpp")
 SHARED_BYTES = 227 * 1024
+L2_BYTES = 50 * 2**20
 STATEMENTS = (
     (r"cvt\.f32\.f16 ", "{0} = emulated::from_half({1})"),
     (r"cvt\.rn\.bf16\.f32 ", "{0} = emulated::to_bfloat({1})"),
     (r"cvt\.rn\.f16\.f32 ", "{0} = emulated::to_half({1})"),
     (r"cvt\.rn\.bf16x2\.f32 ", "{0} = emulated::to_bfloat({1}) << 16 | emulated::to_bfloat({2})"),
     (r"cvt\.rn\.f16x2\.f32 ", "{0} = emulated::to_half({1}) << 16 | emulated::to_half({2})"),
-    (r"ld\.global\.nc\.v4\.u32 ", "emulated::load16(&({0}), {4})"),
+    (r"ld\.global\.nc(\.L2::cache_hint)?\.v4\.u32 ", "emulated::load16(&({0}), {4})"),
+    (r"createpolicy\.fractional\.L2::evict_first\.b64 ", "{0} = 0"),
     (r"bar\.sync ", "emulated::bar({0}, {1})"),
     (r"cp\.async\.bulk\.prefetch\.L2\.global ", "(void)0"),
     (r"mbarrier\.init\.shared::cta\.b64 ", "emulated::init_barrier({0})"),
     (r"fence\.mbarrier_init\.release\.cluster", "(void)0"),
     (r"mbarrier\.arrive\.expect_tx\.shared::cta\.b64 ", "emulated::arrive({0}, {1})"),
-    (r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes ", "emulated::bulk_copy({0}, {1}, {2}, {3})"),
+    (
+        r"cp\.async\.bulk\.shared::cluster\.global\.mbarrier::complete_tx::bytes(\.L2::cache_hint)? ",
+        "emulated::bulk_copy({0}, {1}, {2}, {3})",
+    ),
     (r"\{\\n\.reg \.pred p;\\nmbarrier\.try_wait\.parity\.shared::cta\.b64 ", "{0} = emulated::try_wait({1}, {2})"),
 )
 """What begins an assembly statement, and C++ of its operands."""
@@ -135,25 +140,35 @@ class Ran(NamedTuple):
     outputs: Mapping[str, torch.Tensor]
     reference: Mapping[str, torch.Tensor]
     """In float64."""
-    entries: tuple[str, ...]
-    """The kernels of CUDA C++ that were launched."""
+    launched: tuple[nvrtc.KernelSource, ...]
+    """The kernels of CUDA C++."""
 
 
 def run_case(
-    op: Op, kernel: Kernel, fields: Mapping[str, Any], folder: Path, *, late: bool = False, planted: Mapping[str, str] | None = None
+    op: Op,
+    kernel: Kernel,
+    fields: Mapping[str, Any],
+    folder: Path,
+    *,
+    late: bool = False,
+    planted: Mapping[str, str] | None = None,
+    l2_bytes: int = L2_BYTES,
+    fill: Callable[[Mapping[str, Any]], None] = lambda arguments: None,
 ) -> Ran:
     """Run `kernel` on a case as on a GPU of three multiprocessors; the arguments from `folder` on are those of `on_cpu`.
 
     Args:
         fields: of the op's Params; those that it lacks are left out.
+        fill: writes values of its own into the arguments.
     """
     params = op.parse_params({field: value for field, value in fields.items() if field in op.Params.__struct_fields__})
     assert kernel.reason_unsupported(params) is None
     arguments = op.arguments(params, op.buffers(params, device=torch.device("cpu"), generator=torch.Generator().manual_seed(1)))
-    with on_cpu(folder, multiprocessors=3, late=late, planted=planted) as launched, _unwritten_is_nan():
+    fill(arguments)
+    with on_cpu(folder, multiprocessors=3, late=late, planted=planted, l2_bytes=l2_bytes) as launched, _unwritten_is_nan():
         returned = kernel.function(**arguments)
     outputs = dict(zip(op.outputs, returned if isinstance(returned, tuple) else (returned,), strict=True))
-    return Ran(arguments, outputs, op.reference(params, arguments), tuple(source.entry for source in launched))
+    return Ran(arguments, outputs, op.reference(params, arguments), tuple(launched))
 
 
 @contextmanager
@@ -174,7 +189,7 @@ def largest(errors: Iterable[float]) -> float:
 
 @contextmanager
 def on_cpu(
-    folder: Path, *, multiprocessors: int, late: bool, planted: Mapping[str, str] | None = None
+    folder: Path, *, multiprocessors: int, late: bool, planted: Mapping[str, str] | None = None, l2_bytes: int = L2_BYTES
 ) -> Iterator[list[nvrtc.KernelSource]]:
     """Inside the block, kernels take tensors of the host and their launches run here; gives the sources launched so far.
 
@@ -183,9 +198,12 @@ def on_cpu(
         multiprocessors: of the GPU that the launch code sees; few, so that small cases have many rows for each.
         late: whether bulk copies arrive as late as they may.
         planted: defects: texts of the source, each of which is there, and what takes their place.
+        l2_bytes: of that GPU, which decide what leaves its L2 first.
     """
     launched: list[nvrtc.KernelSource] = []
-    properties = types.SimpleNamespace(major=9, minor=0, multi_processor_count=multiprocessors, shared_memory_per_block_optin=SHARED_BYTES)
+    properties = types.SimpleNamespace(
+        major=9, minor=0, multi_processor_count=multiprocessors, shared_memory_per_block_optin=SHARED_BYTES, L2_cache_size=l2_bytes
+    )
 
     def launch(source: nvrtc.KernelSource, *, grid: int, block: int, arguments: Sequence[Any], shared_bytes: int = 0, **_: Any) -> None:
         launched.append(source)

@@ -11,7 +11,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from ..cuda_rows import DTYPE_CODES, NO_TENSOR
+from ..cuda_rows import DTYPE_CODES, NO_TENSOR, addressing_code, launch_macros
 from ..cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
 from ..cuda_tables import TEAM_WARPS, TableSplit, section_of, shared_limit, split_tables
 from ..modulation import ROW, Broadcast
@@ -119,7 +119,9 @@ def _specialise_call(
     design: Design,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
-    multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
+    properties = torch.cuda.get_device_properties(device_index)
+    multiprocessors = properties.multi_processor_count
+    build = functools.partial(specialise, plan, dtypes, layer, l2_bytes=properties.L2_cache_size)
     x_aligned = x_aligned and all(stride * _item_size(dtypes.x) % 16 == 0 for stride in x_strides)
     residual_aligned = residual_aligned and _strides_aligned(plan.residual, dtypes.residual)
     shared_aligned = shared_aligned and _strides_aligned(plan.gate, dtypes.gate) and _strides_aligned(plan.scale2, dtypes.scale2)
@@ -142,7 +144,7 @@ def _specialise_call(
         )  # fmt: skip
         if tables is not None:
             return _Specialisation(
-                specialise(plan, dtypes, layer, aligned=True, shared_aligned=shared_aligned, split=tables),
+                build(aligned=True, shared_aligned=shared_aligned, split=tables),
                 tables.grid(plan.rows, multiprocessors), tables.threads, (section,), broadcasts, numpy.float32(eps), tables.shared_bytes,
             )  # fmt: skip
     split: RowWarps | StreamSplit
@@ -162,7 +164,7 @@ def _specialise_call(
     else:
         split = spread_row(plan.hidden, _item_size(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
     return _Specialisation(
-        specialise(plan, dtypes, layer, aligned=rows_aligned, shared_aligned=shared_aligned, split=split),
+        build(aligned=rows_aligned, shared_aligned=shared_aligned, split=split),
         split.grid(plan.rows, multiprocessors),
         split.threads,
         (split.chunk,) if isinstance(split, StreamSplit) else (),
@@ -172,17 +174,28 @@ def _specialise_call(
 
 
 def specialise(
-    plan: TanhPlan, dtypes: Dtypes, layer: bool, *, aligned: bool, shared_aligned: bool, split: RowWarps | StreamSplit | TableSplit
+    plan: TanhPlan,
+    dtypes: Dtypes,
+    layer: bool,
+    *,
+    aligned: bool,
+    shared_aligned: bool,
+    split: RowWarps | StreamSplit | TableSplit,
+    l2_bytes: int,
 ) -> nvrtc.KernelSource:
     """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
     macros: dict[str, int | bool] = {
         "DTYPE": dtypes.x, "LAYER": layer, "SECOND": plan.scale2 is not None, "STREAM": is_stream(plan, dtypes),
-        "RESIDUAL": plan.residual.addressing, "GATE": plan.gate.addressing,
+        "RESIDUAL": addressing_code(plan.residual), "GATE": addressing_code(plan.gate),
         # An addressing and a dtype that nothing reads still have to be some.
-        "SCALE2": (plan.scale2 or plan.gate).addressing, "SCALE2_DTYPE": max(0, dtypes.scale2),
+        "SCALE2": addressing_code(plan.scale2 or plan.gate), "SCALE2_DTYPE": max(0, dtypes.scale2),
         "RESIDUAL_DTYPE": dtypes.residual, "GATE_DTYPE": dtypes.gate, "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias,
         "WEIGHT2_DTYPE": dtypes.weight2, "BIAS2_DTYPE": dtypes.bias2, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
         "SHIFTED": is_shifted(plan, layer=layer),
+        **launch_macros(
+            plan.batch, plan.rows * plan.hidden * _item_size(dtypes.x), l2_bytes, read=2 if is_stream(plan, dtypes) else 1,
+            written=1 if plan.scale2 is None else 2,
+        ),
     }  # fmt: skip
     if isinstance(split, StreamSplit):
         macros |= split.macros(plan.hidden)

@@ -3,7 +3,7 @@
 // Macros beside those of row_stream.cuh:
 //
 //   SECOND                            1: y2 = norm(y) * (1 + scale2) too
-//   RESIDUAL, GATE, SCALE2            addressing (0 one value, 1 one row, 2 a row per sample or token); SCALE2 is not read without SECOND
+//   RESIDUAL, GATE, SCALE2            addressing (0 one value, 1 one row, 2 to 4 a row per sample or token); SCALE2 is not read without SECOND
 //   SHIFTED                           1: the second norm takes y less the residual's one value
 //   STREAM                            1: the residual has a row for every row of x, in x's dtype, and is read once
 //   RESIDUAL_SHARED                   1: neighbouring rows take the same residual

@@ -12,7 +12,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from ..cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, split_alone, split_row
+from ..cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, launch_macros, split_alone, split_row
 from ..cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .plan import Plan, rows_of
 
@@ -120,7 +120,9 @@ def _specialise_call(
     design: Design,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
-    multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
+    properties = torch.cuda.get_device_properties(device_index)
+    multiprocessors = properties.multi_processor_count
+    build = functools.partial(specialise, plan, dtypes, index_bytes, residual, aligned, l2_bytes=properties.L2_cache_size)
     shared_aligned = starts_aligned and rows_aligned(plan, dtypes)
     if design in ("streamed", "combined"):
         item_size = _item_size(dtypes.x)
@@ -137,13 +139,13 @@ def _specialise_call(
             )  # fmt: skip
         else:
             stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
-        source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, stream)
+        source = build(shared_aligned, stream)
         return _Specialisation(source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps))
     if design == "alone":
         split = split_alone(plan.hidden, _item_size(dtypes.x), 2 if residual else 1)
     else:
         split = split_of(plan, dtypes, multiprocessors)
-    source = specialise(plan, dtypes, index_bytes, residual, aligned, shared_aligned, split)
+    source = build(shared_aligned, split)
     return _Specialisation(source, grid(plan.rows, split, multiprocessors), split.threads, (), numpy.float32(eps))
 
 
@@ -159,12 +161,23 @@ def rows_aligned(plan: Plan, dtypes: Dtypes) -> bool:
 
 
 def specialise(
-    plan: Plan, dtypes: Dtypes, index_bytes: int, residual: bool, aligned: bool, modulation_aligned: bool, split: RowSplit | StreamSplit
+    plan: Plan,
+    dtypes: Dtypes,
+    index_bytes: int,
+    residual: bool,
+    aligned: bool,
+    modulation_aligned: bool,
+    split: RowSplit | StreamSplit,
+    *,
+    l2_bytes: int,
 ) -> nvrtc.KernelSource:
     """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
     macros: dict[str, int | bool] = {
         "DTYPE": dtypes.x, "LAYER": True, "RESIDUAL": residual, "ROW_DTYPE": dtypes.row, "WEIGHT_DTYPE": dtypes.weight,
         "BIAS_DTYPE": dtypes.bias, "INDEX_BYTES": index_bytes, "ALIGNED": aligned,
+        **launch_macros(
+            plan.batch, plan.rows * plan.hidden * _item_size(dtypes.x), l2_bytes, read=3 if residual else 1, written=3 if residual else 2
+        ),
     }  # fmt: skip
     if isinstance(split, StreamSplit):
         macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}

@@ -28,7 +28,9 @@ def source(shared: Any, *, second: bool = True, hidden: int = 3840, dtype: int =
     assert cuda.is_stream(plan, dtypes) == (stream and residual in (None, dtype))
     item_size = 4 if dtype == FLOAT32 else 2
     chosen = tiles.spread_row(hidden, item_size, rows, MULTIPROCESSORS, narrow=cuda.is_narrow(dtypes))
-    return cuda.specialise(plan, dtypes, layer, aligned=aligned, shared_aligned=aligned, split=tiles.RowWarps(*split) if split else chosen)
+    return cuda.specialise(
+        plan, dtypes, layer, aligned=aligned, shared_aligned=aligned, split=tiles.RowWarps(*split) if split else chosen, l2_bytes=50 * 2**20
+    )
 
 
 KINDS: dict[str, dict[str, Any]] = {

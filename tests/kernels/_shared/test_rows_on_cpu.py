@@ -49,7 +49,7 @@ def error_of(collection: Any, one_rounding: Any, built: Path) -> Callable[..., f
     def error(name: str, case: str, planted: Mapping[str, str] | None = None) -> float:
         op, fields = collection.op(name.partition("/")[0]), {**NORM_CASES, **SELECT01_CASES}[case]
         ran = run_case(op, collection.kernel(name), fields, built, planted=planted)
-        assert len(ran.entries) == 1
+        assert len(ran.launched) == 1
         return largest(one_rounding(value, ran.reference[output]) for output, value in ran.outputs.items())
 
     return error

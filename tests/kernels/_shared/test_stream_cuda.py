@@ -31,7 +31,9 @@ def modulated(shared: Any, *, hidden: int = 3072, modulation: int = BFLOAT16, ro
         if combined
         else stream.split_stream(hidden, 2, streams, rows, MULTIPROCESSORS, shared_words=words, aligned=aligned)
     )
-    return cuda.specialise(plan, dtypes, True, residual, aligned, aligned, split._replace(warps=warps) if warps else split)
+    return cuda.specialise(
+        plan, dtypes, True, residual, aligned, aligned, split._replace(warps=warps) if warps else split, l2_bytes=50 * 2**20
+    )
 
 
 def select01(shared: Any, *, rows: int = 4096, residual: bool = False, combined: bool = False, modulation: int = BFLOAT16) -> Any:
@@ -45,7 +47,9 @@ def select01(shared: Any, *, rows: int = 4096, residual: bool = False, combined:
         if combined
         else stream.split_stream(3072, 2, streams, rows, MULTIPROCESSORS, shared_words=28 if residual else 20, aligned=True)
     )
-    return cuda.specialise(plan, cuda.Dtypes(BFLOAT16, modulation, modulation, modulation), 4, residual, True, True, split)
+    return cuda.specialise(
+        plan, cuda.Dtypes(BFLOAT16, modulation, modulation, modulation), 4, residual, True, True, split, l2_bytes=50 * 2**20
+    )
 
 
 def norm_tanh(shared: Any, *, rows: int = 4096, combined: bool = False) -> Any:
@@ -58,7 +62,7 @@ def norm_tanh(shared: Any, *, rows: int = 4096, combined: bool = False) -> Any:
         if combined
         else stream.split_stream(3840, 2, 2, rows, MULTIPROCESSORS, shared_words=20, aligned=True)
     )
-    return cuda.specialise(plan, dtypes, False, aligned=True, shared_aligned=True, split=split)
+    return cuda.specialise(plan, dtypes, False, aligned=True, shared_aligned=True, split=split, l2_bytes=50 * 2**20)
 
 
 KINDS = {

@@ -54,8 +54,8 @@ class Bench(NamedTuple):
 
         Of y2 against the norm of the y that it comes with: a y between two values may be rounded to either.
         """
-        arguments, outputs, reference, entries = run_case(self.op, self.kernel, CASES[name], self.folder, late=late, planted=planted)
-        assert [entry.rpartition("_")[2] for entry in entries] == ["tables"]
+        arguments, outputs, reference, launched = run_case(self.op, self.kernel, CASES[name], self.folder, late=late, planted=planted)
+        assert [source.entry.rpartition("_")[2] for source in launched] == ["tables"]
         if "y2" in outputs:
             second = {field: arguments[field] for field in ("weight2", "bias2", "scale2", "eps", "norm")}
             reference = {**reference, "y2": self.second_norm(outputs["y"], **second)}
