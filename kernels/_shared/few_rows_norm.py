@@ -12,7 +12,7 @@ import triton.language as tl
 from fusebench import launchable
 from fusebench.registry.launching import tracing
 
-from .few_rows_triton import load_modulated, load_row, place, statistics_about, sums_once, undivided, wide
+from .few_rows_triton import load_modulated, load_row, place, undivided, wide
 from .modulated_norm_triton import residual_gate
 from .modulation import address, addressing
 from .norm_arguments import Plan
@@ -63,9 +63,6 @@ def _few_modulated(
     columns = tl.arange(0, BLOCK)[None, :]
     mask = columns < D
     x = load_row(x_ptr, columns, mask, token, sample, x_sample, x_token, SAMPLES).to(tl.float32)
-    ONCE: tl.constexpr = sums_once(x_ptr, D, LAYER)
-    if ONCE:
-        origin = load_row(x_ptr, 0, True, token, sample, x_sample, x_token, SAMPLES).to(tl.float32)
     if RESIDUAL:
         residual = load_row(residual_ptr, columns, mask, token, sample, residual_sample, residual_token, SAMPLES).to(tl.float32)
         gate = load_modulated(gate_ptr, columns, mask, token, sample, gate_sample, gate_group, gate_rows, GATE, SAMPLES)
@@ -74,17 +71,10 @@ def _few_modulated(
     weight = load_parameter(weight_ptr, columns, WEIGHT, D)
     bias = load_parameter(bias_ptr, columns, BIAS, D)
     target = columns + (sample * tokens + token) * D
-    if RESIDUAL and ONCE:
-        first = load_row(residual_ptr, 0, True, token, sample, residual_sample, residual_token, SAMPLES).to(tl.float32)
-        first_gate = load_modulated(gate_ptr, 0, True, token, sample, gate_sample, gate_group, gate_rows, GATE, SAMPLES)
-        origin = residual_gate(origin, first, first_gate, GATE, tl.float32)
     if RESIDUAL:
         rounded = residual_gate(x, residual, gate, GATE, v_ptr.dtype.element_ty)
         x = tl.where(mask, rounded.to(tl.float32), 0.0)  # a scalar gate may be Inf, which times the padding is NaN
-    if ONCE:
-        mean, inverse = statistics_about(x, mask, origin, eps, D)
-    else:
-        mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, LAYER)
+    mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, LAYER)
     x = normalise(x, mean, inverse, weight, bias, LAYER, WEIGHT, BIAS)
     if SCALE >= 0:
         x = x * (1.0 + scale.to(tl.float32)) + shift.to(tl.float32)

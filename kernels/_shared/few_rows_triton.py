@@ -57,25 +57,6 @@ def load_modulated(
     return values
 
 
-@triton.jit
-def sums_once(pointer, D: tl.constexpr, LAYER: tl.constexpr):
-    """Whether a layer norm of the rows of x takes `statistics_about`: rows of 16-bit values on several warps."""
-    return LAYER and D > 512 and pointer.dtype.element_ty.primitive_bitwidth == 16
-
-
-@triton.jit
-def statistics_about(x, mask, origin, eps, D: tl.constexpr):
-    """As `row_norm_triton.row_statistics` of a layer norm, in one pass about `origin`, a value of the row: its warps meet once, not twice.
-
-    No element is further from the mean than sqrt(D) deviations, which costs log2(1 + D) bits of float32: 16-bit values have those to spare.
-    Both sums are of one tensor, as each `tl.sum` meets by itself.
-    """
-    apart = tl.where(mask, x - origin, 0.0)
-    total, squares = tl.split(tl.sum(tl.join(apart, apart * apart), axis=1))
-    mean = total / D
-    return (origin + mean)[:, None], tl.rsqrt(squares / D - mean * mean + tl.cast(eps, tl.float32))[:, None]
-
-
 def undivided(at: tuple[int, int, int]) -> tuple[int, int, int]:
     """A modulation's `address` whose rows per group is 1 where the group does not matter: Triton compiles no division by 1."""
     return at if at[1] else (at[0], 0, 1)

