@@ -174,6 +174,9 @@ __device__ __forceinline__ void load_modulation(const char* row, int index, floa
 
 struct Statistics { float mean, inverse; };  // mean is 0 for an RMS norm
 
+// 1 / sqrt(x), rounded once where the outputs' rounding does not hide the two last bits.
+__device__ __forceinline__ float inverse_root(float x) { return ITEM == 4 ? __frsqrt_rn(x) : rsqrtf(x); }
+
 __device__ __forceinline__ float warp_sum(float x) {
 #pragma unroll
     for (int distance = 16; distance > 0; distance /= 2) x += __shfl_xor_sync(ALL, x, distance);
@@ -201,22 +204,37 @@ struct Elements {
     }
 };
 
-// A value near the mean of a warp's share of a row, the median of three: no single outlier is taken.  A distance of d deviations costs
-// log2(1 + d * d) bits of their sum; no element is further than sqrt(D).
-__device__ __forceinline__ float origin_of(float first, int member) {
-    const int held = PER_LANE > 1 ? 32 : min(32, VECTORS - member / 32 * 32);  // lanes of the warp that hold elements
-    const float one = __shfl_sync(ALL, first, 0), two = __shfl_sync(ALL, first, held / 3), three = __shfl_sync(ALL, first, 2 * held / 3);
-    return fmaxf(fminf(one, two), fminf(fmaxf(one, two), three));
-}
-
-// Mean (0 for an RMS norm) and sum of squared deviations of a warp's share of a row, in one pass about an origin near its mean (Chan, Golub,
-// LeVeque 1983, "shifted data").  Equal values leave exactly their own value and 0.
-template <class Values> __device__ __forceinline__ float2 share_of(const Values& value, int member) {
-    float origin = 0.0f;
-    if constexpr (LAYER) {
+// What a warp's share of a row is summed about.  Of float32 values their mean, in a pass of its own: they have no bits to spare.  Of 16-bit
+// values the median of three, so that no single outlier is taken: d deviations from the mean cost log2(1 + d * d) bits of float32.
+template <class Values> __device__ __forceinline__ float origin_of(const Values& value, int member, float reciprocal) {
+    if constexpr (ITEM == 4) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (holds(i, member)) {
+                float x[VEC];
+                value(i, x);
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) sum += x[e];
+            }
+        }
+        return warp_sum(sum) * reciprocal;
+    } else {
         float x[VEC] = {};
         if (holds(0, member)) value(0, x);
-        origin = origin_of(x[0], member);
+        const int held = PER_LANE > 1 ? 32 : min(32, VECTORS - member / 32 * 32);  // lanes of the warp that hold elements
+        const float one = __shfl_sync(ALL, x[0], 0), two = __shfl_sync(ALL, x[0], held / 3), three = __shfl_sync(ALL, x[0], 2 * held / 3);
+        return fmaxf(fminf(one, two), fminf(fmaxf(one, two), three));
+    }
+}
+
+// Mean (0 for an RMS norm) and sum of squared deviations of a warp's share of a row, about an origin near its mean (Chan, Golub, LeVeque
+// 1983, "shifted data").  Equal values leave exactly their own value and 0.
+template <class Values> __device__ __forceinline__ float2 share_of(const Values& value, int member) {
+    float origin = 0.0f, reciprocal = 1.0f / D;
+    if constexpr (LAYER) {
+        if constexpr (WARPS > 1) reciprocal = Elements(member / 32).reciprocal;
+        origin = origin_of(value, member, reciprocal);
     }
     float sum = 0.0f, squares = 0.0f;
 #pragma unroll
@@ -235,23 +253,35 @@ template <class Values> __device__ __forceinline__ float2 share_of(const Values&
     squares = warp_sum(squares);
     if constexpr (!LAYER) return make_float2(0.0f, squares);
     sum = warp_sum(sum);
-    const float apart = sum * (WARPS == 1 ? 1.0f / D : Elements(member / 32).reciprocal);
+    const float apart = sum * reciprocal;
     return make_float2(origin + apart, squares - sum * apart);  // not sum * sum, which would be D times larger than the squares
 }
 
-// The statistics of a row from its warps' shares: sums about the first warp's mean, from which the others' are a few deviations apart.
-// SPREAD: each lane takes one warp's share, and shuffles add them; otherwise every lane adds all.
+// The mean of a warp's share that is nearest to zero: a difference from it is no less precise than the other mean.
+template <bool SPREAD> __device__ __forceinline__ float least_mean(const float2* slots, int of) {
+    float least = slots[SPREAD ? min(of, WARPS - 1) : 0].x;
+    if constexpr (SPREAD) {
+        const u32 bits = __float_as_uint(least), found = __reduce_min_sync(ALL, bits << 1 | bits >> 31);  // the sign last
+        return __uint_as_float(found >> 1 | found << 31);
+    }
+#pragma unroll
+    for (int w = 1; w < WARPS; ++w) least = fabsf(slots[w].x) < fabsf(least) ? slots[w].x : least;
+    return least;
+}
+
+// The statistics of a row from its warps' shares: sums about one of their means.  SPREAD: each lane takes one warp's share, and shuffles add
+// them; otherwise every lane adds all.
 template <bool SPREAD> __device__ __forceinline__ Statistics put_together(const float2* slots, int member, float eps) {
-    const float origin = LAYER ? slots[0].x : 0.0f;
+    constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
+    const int of = member % WIDTH;
+    const float origin = LAYER ? least_mean<SPREAD>(slots, of) : 0.0f;
     float sum = 0.0f, squares = 0.0f;
     const auto add = [&](const float2& share, float elements) {
-        const float apart = (share.x - origin) * elements;
-        sum += apart;
-        squares += LAYER ? share.y + (share.x - origin) * apart : share.y;
+        const float apart = share.x - origin;
+        if constexpr (LAYER) sum = fmaf(apart, elements, sum);
+        squares += LAYER ? fmaf(apart * elements, apart, share.y) : share.y;
     };
     if constexpr (SPREAD) {
-        constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
-        const int of = member % WIDTH;
         if (of < WARPS) add(slots[of], Elements(of).count);
 #pragma unroll
         for (int distance = WIDTH / 2; distance > 0; distance /= 2) {
@@ -263,7 +293,7 @@ template <bool SPREAD> __device__ __forceinline__ Statistics put_together(const 
         for (int w = 0; w < WARPS; ++w) add(slots[w], Elements(w).count);
     }
     const float mean = LAYER ? sum * (1.0f / D) : 0.0f;
-    return {origin + mean, rsqrtf((LAYER ? squares - sum * mean : squares) * (1.0f / D) + eps)};
+    return {origin + mean, inverse_root((LAYER ? squares - sum * mean : squares) * (1.0f / D) + eps)};
 }
 
 // Mean and reciprocal deviation of each of ROWS rows, whose warps meet once.  `value(r, i, x)` gives the float32 values of the lane's i-th
@@ -285,7 +315,7 @@ __device__ __forceinline__ void rows_statistics(const Values& value, int member,
         for (int r = 0; r < ROWS; ++r) found[r] = put_together<SPREAD>(slots[r] + group * WARPS, member, eps);
     } else {
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) found[r] = {shares[r].x, rsqrtf(shares[r].y * (1.0f / D) + eps)};
+        for (int r = 0; r < ROWS; ++r) found[r] = {shares[r].x, inverse_root(shares[r].y * (1.0f / D) + eps)};
     }
 }
 

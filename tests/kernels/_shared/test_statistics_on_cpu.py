@@ -73,33 +73,47 @@ def error_of(y: torch.Tensor, reference: torch.Tensor) -> float:
     return float(((y.double() - reference).abs().amax(-1) / reference.abs().amax(-1)).max())
 
 
-ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-19}
-"""Of bfloat16 and float16 one rounding. Of float32 what the rounded mean of a thousand deviations loses, and sums of 7176 values."""
+ROUNDING = {torch.bfloat16: 2**-8, torch.float16: 2**-11, torch.float32: 2**-21}
+"""Of bfloat16 and float16 one rounding. Of float32 a few, of sums of 7176 values."""
+
+
+def most(y: torch.Tensor, fill: str) -> float:
+    """The error that is allowed: a float32 mean of a thousand deviations is rounded itself."""
+    return ROUNDING[y.dtype] * (4 if fill == "far_from_zero" and y.dtype == torch.float32 else 1)
 
 
 @pytest.mark.parametrize(("version", "dtype", "width", "fill"), few(EVERY, *KEPT))
 def test_no_row_loses_digits(run: Any, version: int, dtype: str, width: str, fill: str) -> None:
     found = run(version, {"hidden": WIDTHS[width], "dtype": dtype}, fill)
     y, reference = found.outputs["y"], found.reference["y"]
-    assert error_of(y, reference) <= ROUNDING[y.dtype]
+    assert error_of(y, reference) <= most(y, fill)
     if fill == "equal":
         assert torch.equal(y, found.arguments["shift"].expand_as(y)), "equal values leave exactly zeros, and so the shift"
 
 
 PLANTED = {
-    "an origin of zero": ("far_from_zero", "origin = origin_of(x[0], member);", ""),
-    "an outlier as the origin": ("outlier_first", "return fmaxf(fminf(one, two), fminf(fmaxf(one, two), three));", "return one;"),
-    "a warp's mean about zero": ("far_from_zero", "const float origin = LAYER ? slots[0].x : 0.0f;", "const float origin = 0.0f;"),
-    "a sum that is squared": ("huge_outlier_first", "squares - sum * apart)", "squares - sum * sum / (D / WARPS))"),
-    "a warp with too many elements": ("far_from_zero", "warp == WHOLE ? PART : NONE;", "warp == WHOLE ? FULL : NONE;"),
+    "an origin of zero": ("float32", "far_from_zero", "origin = origin_of(value, member, reciprocal);", ""),
+    "an outlier as the origin": (
+        "float16",
+        "outlier_first",
+        "return fmaxf(fminf(one, two), fminf(fmaxf(one, two), three));",
+        "return one;",
+    ),
+    "a warp's mean about zero": (
+        "float32",
+        "far_from_zero",
+        "const float origin = LAYER ? least_mean<SPREAD>(slots, of) : 0.0f;",
+        "const float origin = 0.0f;",
+    ),
+    "a warp with too many elements": ("float32", "far_from_zero", "warp == WHOLE ? PART : NONE;", "warp == WHOLE ? FULL : NONE;"),
 }
 
 
 @pytest.mark.parametrize("defect", PLANTED)
 def test_a_defect_is_seen(run: Any, defect: str) -> None:
-    fill, right, wrong = PLANTED[defect]
-    found = run(4, {"hidden": 1336, "dtype": "float32"}, fill, planted={right: wrong})
-    assert not error_of(found.outputs["y"], found.reference["y"]) <= ROUNDING[torch.float32]
+    dtype, fill, right, wrong = PLANTED[defect]
+    found = run(4, {"hidden": 1336, "dtype": dtype}, fill, planted={right: wrong})
+    assert not error_of(found.outputs["y"], found.reference["y"]) <= most(found.outputs["y"], fill)
 
 
 LEAVING = [(f"{op}/fused_cuda@{version}", op) for op in (OP, "norm_tanh_mul_add") for version in (1, 3, 4)]
