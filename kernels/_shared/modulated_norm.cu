@@ -88,20 +88,7 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
             load_modulation<SCALE_DTYPE, SCALE, MODULATION_ALIGNED>(scales, vector * VEC, factors);
             load_modulation<SHIFT_DTYPE, SHIFT, MODULATION_ALIGNED>(shifts, vector * VEC, terms);
             unpack(own[i], values);
-#pragma unroll
-            for (int e = 0; e < VEC; ++e) values[e] = (values[e] - found.mean) * found.inverse;
-            if constexpr (WEIGHT_DTYPE >= 0) {
-                float weights[VEC];
-                load_shared_values<WEIGHT_DTYPE, MODULATION_ALIGNED>(weight, vector * VEC, weights);
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) values[e] *= weights[e];
-            }
-            if constexpr (BIAS_DTYPE >= 0) {
-                float offsets[VEC];
-                load_shared_values<BIAS_DTYPE, MODULATION_ALIGNED>(bias, vector * VEC, offsets);
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) values[e] += offsets[e];
-            }
+            normalise<WEIGHT_DTYPE, BIAS_DTYPE, MODULATION_ALIGNED>(values, found, weight, bias, vector * VEC);
 #pragma unroll
             for (int e = 0; e < VEC; ++e) values[e] = values[e] * (1.0f + factors[e]) + terms[e];
             store_vector(y + row * (D * ITEM) + vector * 16, pack(values));

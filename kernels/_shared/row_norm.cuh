@@ -326,3 +326,22 @@ __device__ __forceinline__ Statistics row_statistics(const Values& value, int me
     rows_statistics<1, SPREAD>([&](int, int i, float (&x)[VEC]) { value(i, x); }, member, group, turn, eps, exchange, found);
     return found[0];
 }
+
+// One vector of a row, from element `index` on, normalised, with its weights and biases (dtypes as DTYPE, or negative: none).
+template <int WEIGHTS, int BIASES, bool WHOLE>
+__device__ __forceinline__ void normalise(float (&values)[VEC], const Statistics& found, const char* weight, const char* bias, int index) {
+#pragma unroll
+    for (int e = 0; e < VEC; ++e) values[e] = (values[e] - found.mean) * found.inverse;
+    if constexpr (WEIGHTS >= 0) {
+        float weights[VEC];
+        load_shared_values<WEIGHTS, WHOLE>(weight, index, weights);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) values[e] *= weights[e];
+    }
+    if constexpr (BIASES >= 0) {
+        float offsets[VEC];
+        load_shared_values<BIASES, WHOLE>(bias, index, offsets);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) values[e] += offsets[e];
+    }
+}

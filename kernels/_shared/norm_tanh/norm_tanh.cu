@@ -15,25 +15,6 @@
 
 #include "../row_norm.cuh"
 
-// One vector of a row normalised, with its weights and biases.
-template <int WEIGHTS, int BIASES>
-__device__ __forceinline__ void normalise(float (&values)[VEC], const Statistics& found, const char* weight, const char* bias, int index) {
-#pragma unroll
-    for (int e = 0; e < VEC; ++e) values[e] = (values[e] - found.mean) * found.inverse;
-    if constexpr (WEIGHTS >= 0) {
-        float weights[VEC];
-        load_shared_values<WEIGHTS, SHARED_ALIGNED>(weight, index, weights);
-#pragma unroll
-        for (int e = 0; e < VEC; ++e) values[e] *= weights[e];
-    }
-    if constexpr (BIASES >= 0) {
-        float offsets[VEC];
-        load_shared_values<BIASES, SHARED_ALIGNED>(bias, index, offsets);
-#pragma unroll
-        for (int e = 0; e < VEC; ++e) values[e] += offsets[e];
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ gate, const char* __restrict__ weight,
           const char* __restrict__ bias, const char* __restrict__ weight2, const char* __restrict__ bias2,
@@ -104,7 +85,7 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
             if constexpr (STREAM) unpack(other[i], terms);
             else load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(residuals, vector * VEC, terms);
             unpack(own[i], values);
-            normalise<WEIGHT_DTYPE, BIAS_DTYPE>(values, found, weight, bias, vector * VEC);
+            normalise<WEIGHT_DTYPE, BIAS_DTYPE, SHARED_ALIGNED>(values, found, weight, bias, vector * VEC);
 #pragma unroll
             for (int e = 0; e < VEC; ++e) values[e] = terms[e] + factors[i][e] * values[e];
             own[i] = pack(values);
@@ -131,7 +112,7 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
                 float values[VEC], scale[VEC];
                 load_modulation<SCALE2_DTYPE, SCALE2, SHARED_ALIGNED>(scales, vector * VEC, scale);
                 shifted(i, values);
-                normalise<WEIGHT2_DTYPE, BIAS2_DTYPE>(values, second, weight2, bias2, vector * VEC);
+                normalise<WEIGHT2_DTYPE, BIAS2_DTYPE, SHARED_ALIGNED>(values, second, weight2, bias2, vector * VEC);
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) values[e] *= 1.0f + scale[e];
                 store_vector(y2 + row * (D * ITEM) + vector * 16, pack(values));
