@@ -274,7 +274,7 @@ template <bool SPREAD> __device__ __forceinline__ float least_mean(const float2*
 template <bool SPREAD> __device__ __forceinline__ Statistics put_together(const float2* slots, int member, float eps) {
     constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
     const int of = member % WIDTH;
-    const float origin = LAYER ? least_mean<SPREAD>(slots, of) : 0.0f;
+    const float origin = !LAYER ? 0.0f : ITEM == 4 ? least_mean<SPREAD>(slots, of) : slots[0].x;  // 16 bits hide what another loses
     float sum = 0.0f, squares = 0.0f;
     const auto add = [&](const float2& share, float elements) {
         const float apart = share.x - origin;

@@ -102,8 +102,8 @@ PLANTED = {
     "a warp's mean about zero": (
         "float32",
         "far_from_zero",
-        "const float origin = LAYER ? least_mean<SPREAD>(slots, of) : 0.0f;",
-        "const float origin = 0.0f;",
+        "ITEM == 4 ? least_mean<SPREAD>(slots, of) : slots[0].x;",
+        "0.0f;",
     ),
     "a warp with too many elements": ("float32", "far_from_zero", "warp == WHOLE ? PART : NONE;", "warp == WHOLE ? FULL : NONE;"),
 }
