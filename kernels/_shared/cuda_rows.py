@@ -137,6 +137,18 @@ def addressing_code(values: Broadcast | None) -> int:
     return OF_SAMPLE if values.group_stride == 0 else OF_TOKEN if values.rows_per_group == 1 else ROW
 
 
+def item_size_of(code: int) -> int:
+    """Bytes of an element, by its dtype's code."""
+    return 4 if code == DTYPE_CODES[torch.float32] else 2
+
+
+def strides_aligned(values: Broadcast | None, code: int) -> bool:
+    """Whether the strides keep every row of a modulation on 16 bytes, given that the first row is."""
+    if values is None or not values.channel_stride:
+        return True
+    return (values.batch_stride | values.group_stride) * item_size_of(code) % 16 == 0
+
+
 KEPT_SHARE = 0.65
 """Of the L2, up to which what a launch writes is kept there where its reads leave first. On an H200 (60 MiB) norm_tanh_mul_add of 84 to
 95 MB takes 1.1 to 2.3 % less so, and an RMS norm of 62.9 MB, which all fits, 2 % more; where more is written it costs 1 to 5 %."""

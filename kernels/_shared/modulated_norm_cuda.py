@@ -11,7 +11,19 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from .cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, addressing_code, grid, launch_macros, split_ahead, split_alone, split_neighbours
+from .cuda_rows import (
+    DTYPE_CODES,
+    NO_TENSOR,
+    RowSplit,
+    addressing_code,
+    grid,
+    item_size_of,
+    launch_macros,
+    split_ahead,
+    split_alone,
+    split_neighbours,
+    strides_aligned,
+)
 from .cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
@@ -112,13 +124,13 @@ def _specialise_call(
     properties = torch.cuda.get_device_properties(device_index)
     multiprocessors = properties.multi_processor_count
     build = functools.partial(specialise, plan, dtypes, layer, residual, aligned, l2_bytes=properties.L2_cache_size)
-    item_size = _item_size(dtypes.x)
+    item_size = item_size_of(dtypes.x)
     narrow = item_size == 2 and not any(code == DTYPE_CODES[torch.float32] for code in dtypes) and dtypes.weight == NO_TENSOR
     inputs = 2 if residual else 1
-    shared_aligned = starts_aligned and _strides_aligned(plan, dtypes)
+    rows = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
+    shared_aligned = starts_aligned and all(strides_aligned(broadcast, code) for broadcast, code in rows)
     broadcasts = tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3])
     if design in ("streamed", "combined"):
-        rows = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
         codes = [code for broadcast, code in rows if broadcast is not None and broadcast.channel_stride]
         words = words_of(item_size, *codes, dtypes.weight, dtypes.bias)
         if design == "combined":
@@ -163,7 +175,7 @@ def specialise(
         # A dtype that nothing reads still has to be one.
         "GATE_DTYPE": max(0, dtypes.gate), "SCALE_DTYPE": dtypes.scale, "SHIFT_DTYPE": dtypes.shift,
         "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias, "ALIGNED": aligned,
-        **launch_macros(plan.batch, plan.rows * plan.hidden * _item_size(dtypes.x), l2_bytes, read=inputs, written=inputs),
+        **launch_macros(plan.batch, plan.rows * plan.hidden * item_size_of(dtypes.x), l2_bytes, read=inputs, written=inputs),
     }  # fmt: skip
     if isinstance(split, StreamSplit):
         macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
@@ -175,18 +187,3 @@ def specialise(
     if split.together:
         return nvrtc.kernel_source(ROWS_SOURCE, "modulated_rows", macros | {"TOGETHER": split.together})
     return nvrtc.kernel_source(SOURCE, "modulated_norm", macros | {"PREFETCH": split.prefetch})
-
-
-def _strides_aligned(plan: Plan, dtypes: Dtypes) -> bool:
-    """Whether the row strides keep every row of a modulation on 16 bytes, given that the first row is."""
-    broadcasts = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
-    return all(
-        (broadcast.batch_stride | broadcast.group_stride) * _item_size(code) % 16 == 0
-        for broadcast, code in broadcasts
-        if broadcast is not None and broadcast.channel_stride
-    )
-
-
-def _item_size(code: int) -> int:
-    """Bytes of an element, by its dtype's code."""
-    return 4 if code == DTYPE_CODES[torch.float32] else 2

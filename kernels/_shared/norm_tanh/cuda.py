@@ -11,7 +11,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from ..cuda_rows import DTYPE_CODES, NO_TENSOR, addressing_code, launch_macros
+from ..cuda_rows import DTYPE_CODES, NO_TENSOR, addressing_code, item_size_of, launch_macros, strides_aligned
 from ..cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
 from ..cuda_tables import TEAM_WARPS, TableSplit, section_of, shared_limit, split_tables
 from ..modulation import ROW, Broadcast
@@ -122,9 +122,9 @@ def _specialise_call(
     properties = torch.cuda.get_device_properties(device_index)
     multiprocessors = properties.multi_processor_count
     build = functools.partial(specialise, plan, dtypes, layer, l2_bytes=properties.L2_cache_size)
-    x_aligned = x_aligned and all(stride * _item_size(dtypes.x) % 16 == 0 for stride in x_strides)
-    residual_aligned = residual_aligned and _strides_aligned(plan.residual, dtypes.residual)
-    shared_aligned = shared_aligned and _strides_aligned(plan.gate, dtypes.gate) and _strides_aligned(plan.scale2, dtypes.scale2)
+    x_aligned = x_aligned and all(stride * item_size_of(dtypes.x) % 16 == 0 for stride in x_strides)
+    residual_aligned = residual_aligned and strides_aligned(plan.residual, dtypes.residual)
+    shared_aligned = shared_aligned and strides_aligned(plan.gate, dtypes.gate) and strides_aligned(plan.scale2, dtypes.scale2)
     stream = is_stream(plan, dtypes)
     rows_aligned = x_aligned and (residual_aligned or not stream)
     shared_aligned = shared_aligned and (residual_aligned or stream)
@@ -132,7 +132,7 @@ def _specialise_call(
     if design == "tabled" and rows_aligned:
         shared = [plan.gate, *(one for one in (plan.residual, plan.scale2) if one is not None and is_shared(plan, one))]
         section = section_of(plan.rows, plan.tokens, *shared)
-        streams, item_size = 2 if stream else 1, _item_size(dtypes.x)
+        streams, item_size = 2 if stream else 1, item_size_of(dtypes.x)
         tables = split_tables(
             plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_limit(device_index), section_rows=section,
             most_vectors=MOST_TABLE_VECTORS[streams, item_size],
@@ -150,7 +150,7 @@ def _specialise_call(
     split: RowWarps | StreamSplit
     if design != "persistent":
         streams = 2 if stream else 1
-        item_size = _item_size(dtypes.x)
+        item_size = item_size_of(dtypes.x)
         # The tanh of the gates is kept in float32.
         words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
         if design != "streamed":
@@ -162,7 +162,7 @@ def _specialise_call(
         else:
             split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=rows_aligned)
     else:
-        split = spread_row(plan.hidden, _item_size(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
+        split = spread_row(plan.hidden, item_size_of(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
     return _Specialisation(
         build(aligned=rows_aligned, shared_aligned=shared_aligned, split=split),
         split.grid(plan.rows, multiprocessors),
@@ -193,7 +193,7 @@ def specialise(
         "WEIGHT2_DTYPE": dtypes.weight2, "BIAS2_DTYPE": dtypes.bias2, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
         "SHIFTED": is_shifted(plan, layer=layer),
         **launch_macros(
-            plan.batch, plan.rows * plan.hidden * _item_size(dtypes.x), l2_bytes, read=2 if is_stream(plan, dtypes) else 1,
+            plan.batch, plan.rows * plan.hidden * item_size_of(dtypes.x), l2_bytes, read=2 if is_stream(plan, dtypes) else 1,
             written=1 if plan.scale2 is None else 2,
         ),
     }  # fmt: skip
@@ -255,14 +255,3 @@ def table_kinds(*, shared: bool, bias: bool, float32: bool, second: bool, bias2:
 def is_narrow(dtypes: Dtypes) -> bool:
     """Whether all values are 16 bits wide. Float32 values take twice the registers, so fewer threads may be resident."""
     return DTYPE_CODES[torch.float32] not in dtypes
-
-
-def _item_size(code: int) -> int:
-    return 4 if code == DTYPE_CODES[torch.float32] else 2
-
-
-def _strides_aligned(broadcast: Broadcast | None, code: int) -> bool:
-    """Whether the strides keep every row of values on 16 bytes, given that the first row is."""
-    if broadcast is None or not broadcast.channel_stride:
-        return True
-    return (broadcast.batch_stride | broadcast.group_stride) * _item_size(code) % 16 == 0

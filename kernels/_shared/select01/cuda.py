@@ -12,7 +12,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from ..cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, launch_macros, split_alone, split_row
+from ..cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, item_size_of, launch_macros, split_alone, split_row
 from ..cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
 from .plan import Plan, rows_of
 
@@ -125,7 +125,7 @@ def _specialise_call(
     build = functools.partial(specialise, plan, dtypes, index_bytes, residual, aligned, l2_bytes=properties.L2_cache_size)
     shared_aligned = starts_aligned and rows_aligned(plan, dtypes)
     if design in ("streamed", "combined"):
-        item_size = _item_size(dtypes.x)
+        item_size = item_size_of(dtypes.x)
         # Three of the six rows, and the unrounded v.
         words = words_of(item_size, dtypes.row, dtypes.row, dtypes.row, dtypes.weight, dtypes.bias) + (8 if residual else 0)
         streams = 3 if residual else 1
@@ -142,7 +142,7 @@ def _specialise_call(
         source = build(shared_aligned, stream)
         return _Specialisation(source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps))
     if design == "alone":
-        split = split_alone(plan.hidden, _item_size(dtypes.x), 2 if residual else 1)
+        split = split_alone(plan.hidden, item_size_of(dtypes.x), 2 if residual else 1)
     else:
         split = split_of(plan, dtypes, multiprocessors)
     source = build(shared_aligned, split)
@@ -152,12 +152,12 @@ def _specialise_call(
 def split_of(plan: Plan, dtypes: Dtypes, multiprocessors: int) -> RowSplit:
     """The number of warps that share a row of this call."""
     narrow = DTYPE_CODES[torch.float32] not in dtypes
-    return split_row(plan.hidden, _item_size(dtypes.x), INPUTS, plan.rows, multiprocessors, narrow=narrow)
+    return split_row(plan.hidden, item_size_of(dtypes.x), INPUTS, plan.rows, multiprocessors, narrow=narrow)
 
 
 def rows_aligned(plan: Plan, dtypes: Dtypes) -> bool:
     """Whether the strides keep every sample's rows on 16 bytes, given that the first sample's are."""
-    return plan.batch == 1 or functools.reduce(int.__or__, plan.row_strides) * _item_size(dtypes.row) % 16 == 0
+    return plan.batch == 1 or functools.reduce(int.__or__, plan.row_strides) * item_size_of(dtypes.row) % 16 == 0
 
 
 def specialise(
@@ -176,7 +176,7 @@ def specialise(
         "DTYPE": dtypes.x, "LAYER": True, "RESIDUAL": residual, "ROW_DTYPE": dtypes.row, "WEIGHT_DTYPE": dtypes.weight,
         "BIAS_DTYPE": dtypes.bias, "INDEX_BYTES": index_bytes, "ALIGNED": aligned,
         **launch_macros(
-            plan.batch, plan.rows * plan.hidden * _item_size(dtypes.x), l2_bytes, read=3 if residual else 1, written=3 if residual else 2
+            plan.batch, plan.rows * plan.hidden * item_size_of(dtypes.x), l2_bytes, read=3 if residual else 1, written=3 if residual else 2
         ),
     }  # fmt: skip
     if isinstance(split, StreamSplit):
@@ -187,8 +187,3 @@ def specialise(
         "MODULATION_ALIGNED": modulation_aligned, "ALONE": bool(split.together),
     }  # fmt: skip
     return nvrtc.kernel_source(SOURCE, "select01", macros)
-
-
-def _item_size(code: int) -> int:
-    """Bytes of an element, by its dtype's code."""
-    return 4 if code == DTYPE_CODES[torch.float32] else 2

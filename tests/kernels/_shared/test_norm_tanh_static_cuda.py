@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from helpers.cuda_on_cpu import L2_BYTES
+
 BFLOAT16, FLOAT16, FLOAT32, ABSENT = 0, 1, 2, -1
 SCALAR, CHANNEL, ROW = 0, 1, 2
 MULTIPROCESSORS = 132
@@ -29,7 +31,7 @@ def source(shared: Any, *, second: bool = True, hidden: int = 3840, dtype: int =
     item_size = 4 if dtype == FLOAT32 else 2
     chosen = tiles.spread_row(hidden, item_size, rows, MULTIPROCESSORS, narrow=cuda.is_narrow(dtypes))
     return cuda.specialise(
-        plan, dtypes, layer, aligned=aligned, shared_aligned=aligned, split=tiles.RowWarps(*split) if split else chosen, l2_bytes=50 * 2**20
+        plan, dtypes, layer, aligned=aligned, shared_aligned=aligned, split=tiles.RowWarps(*split) if split else chosen, l2_bytes=L2_BYTES
     )
 
 

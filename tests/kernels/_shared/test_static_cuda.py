@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from helpers.cuda_on_cpu import L2_BYTES
+
 BFLOAT16, FLOAT16, FLOAT32, ABSENT = 0, 1, 2, -1
 SCALAR, CHANNEL, ROW = 0, 1, 2
 MULTIPROCESSORS = 132
@@ -29,7 +31,7 @@ def source(shared: Any, *, hidden: int = 3072, dtype: int = BFLOAT16, modulation
     chosen = cuda_rows.RowSplit(*split) if split else cuda_rows.split_ahead(hidden, item_size, inputs, rows, MULTIPROCESSORS, narrow=narrow)
     if design != "persistent":
         chosen = (cuda_rows.split_alone if design == "alone" else cuda_rows.split_neighbours)(hidden, item_size, inputs)
-    return cuda.specialise(plan, dtypes, layer, residual, aligned, aligned, chosen, l2_bytes=50 * 2**20)
+    return cuda.specialise(plan, dtypes, layer, residual, aligned, aligned, chosen, l2_bytes=L2_BYTES)
 
 
 KINDS: dict[str, dict[str, Any]] = {

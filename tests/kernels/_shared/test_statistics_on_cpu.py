@@ -25,7 +25,7 @@ def far_from_zero(x: torch.Tensor) -> None:
 
 
 def outlier_first(x: torch.Tensor) -> None:
-    """The element that would be the origin is as far from the mean as any can be."""
+    """One of the three elements that decide the origin is as far from the mean as any can be."""
     x[..., 0] = 1000.0
 
 

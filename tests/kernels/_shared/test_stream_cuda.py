@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from helpers.cuda_on_cpu import L2_BYTES
+
 BFLOAT16, FLOAT32, ABSENT = 0, 2, -1
 CHANNEL, ROW = 1, 2
 MULTIPROCESSORS = 132
@@ -32,7 +34,7 @@ def modulated(shared: Any, *, hidden: int = 3072, modulation: int = BFLOAT16, ro
         else stream.split_stream(hidden, 2, streams, rows, MULTIPROCESSORS, shared_words=words, aligned=aligned)
     )
     return cuda.specialise(
-        plan, dtypes, True, residual, aligned, aligned, split._replace(warps=warps) if warps else split, l2_bytes=50 * 2**20
+        plan, dtypes, True, residual, aligned, aligned, split._replace(warps=warps) if warps else split, l2_bytes=L2_BYTES
     )
 
 
@@ -48,7 +50,7 @@ def select01(shared: Any, *, rows: int = 4096, residual: bool = False, combined:
         else stream.split_stream(3072, 2, streams, rows, MULTIPROCESSORS, shared_words=28 if residual else 20, aligned=True)
     )
     return cuda.specialise(
-        plan, cuda.Dtypes(BFLOAT16, modulation, modulation, modulation), 4, residual, True, True, split, l2_bytes=50 * 2**20
+        plan, cuda.Dtypes(BFLOAT16, modulation, modulation, modulation), 4, residual, True, True, split, l2_bytes=L2_BYTES
     )
 
 
@@ -62,7 +64,7 @@ def norm_tanh(shared: Any, *, rows: int = 4096, combined: bool = False) -> Any:
         if combined
         else stream.split_stream(3840, 2, 2, rows, MULTIPROCESSORS, shared_words=20, aligned=True)
     )
-    return cuda.specialise(plan, dtypes, False, aligned=True, shared_aligned=True, split=split, l2_bytes=50 * 2**20)
+    return cuda.specialise(plan, dtypes, False, aligned=True, shared_aligned=True, split=split, l2_bytes=L2_BYTES)
 
 
 KINDS = {

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from helpers.cuda_on_cpu import L2_BYTES
+
 BFLOAT16, FLOAT16, FLOAT32, ABSENT = 0, 1, 2, -1
 MULTIPROCESSORS = 132
 
@@ -32,7 +34,7 @@ def source(
     chosen = cuda_rows.RowSplit(*split) if split else cuda.split_of(plan, dtypes, MULTIPROCESSORS)
     if alone:
         chosen = cuda_rows.split_alone(hidden, 4 if dtype == FLOAT32 else 2, 2 if residual else 1)
-    return cuda.specialise(plan, dtypes, index_bytes, residual, aligned, aligned, chosen, l2_bytes=50 * 2**20)
+    return cuda.specialise(plan, dtypes, index_bytes, residual, aligned, aligned, chosen, l2_bytes=L2_BYTES)
 
 
 KINDS: dict[str, dict[str, Any]] = {
