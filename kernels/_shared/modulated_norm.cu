@@ -28,7 +28,7 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
         const char* source = base + (batch * batch_stride + token * row_stride) * ITEM;
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i)
-            if (holds(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + (member + i * LANES) * 16);
+            if (!skips(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + vector_of(i, member) * 16);
     };
     const auto fetch_row = [&](i64 row, Vector(&own)[PER_LANE], Vector(&other)[PER_LANE]) {
         fetch(x, x_batch_stride, x_row_stride, row, own);
@@ -56,8 +56,8 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
                 gates = modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
-                const int vector = member + i * LANES;
+                if (skips(i, member)) continue;
+                const int vector = vector_of(i, member);
                 float values[VEC], sums[VEC];
                 unpack(own[i], values);
                 unpack(other[i], sums);
@@ -82,8 +82,8 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
         const char* shifts = modulation_row<SHIFT_DTYPE, SHIFT>(shift, {shift_batch_stride, shift_group_stride, shift_rows}, batch, token);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
-            const int vector = member + i * LANES;
+            if (skips(i, member)) continue;
+            const int vector = vector_of(i, member);
             float values[VEC], factors[VEC], terms[VEC];
             load_modulation<SCALE_DTYPE, SCALE, MODULATION_ALIGNED>(scales, vector * VEC, factors);
             load_modulation<SHIFT_DTYPE, SHIFT, MODULATION_ALIGNED>(shifts, vector * VEC, terms);

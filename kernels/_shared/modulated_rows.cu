@@ -29,7 +29,7 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
         const char* source = base + (at.batch * batch_stride + at.token * row_stride) * ITEM;
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i)
-            if (holds(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + (member + i * LANES) * 16);
+            if (!skips(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + vector_of(i, member) * 16);
     };
     Vector own[TOGETHER][PER_LANE], other[TOGETHER][PER_LANE];  // x, then the rounded v; the residual
 #pragma unroll
@@ -47,8 +47,8 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
         }
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
-            const int vector = member + i * LANES;
+            if (skips(i, member)) continue;
+            const int vector = vector_of(i, member);
             float factors[VEC];  // of the row before, where this row has the same
 #pragma unroll
             for (int r = 0; r < TOGETHER; ++r) {
@@ -84,8 +84,8 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
     }
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
-        if (!holds(i, member)) continue;
-        const int vector = member + i * LANES;
+        if (skips(i, member)) continue;
+        const int vector = vector_of(i, member);
         float factors[VEC], terms[VEC], weights[VEC], offsets[VEC];  // likewise
 #pragma unroll
         for (int r = 0; r < TOGETHER; ++r) {

@@ -71,7 +71,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         if constexpr (RESIDUAL) {
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
+                if (skips(i, member)) continue;
                 float values[VEC], sums[VEC];
                 unpack(own[i], values);
                 unpack(other[i], sums);
@@ -83,7 +83,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) sums[e] = __fadd_rn(sums[e], values[e]);
                 own[i] = pack(sums);
-                store_vector(v + row * ROW_BYTES + (member + i * LANES) * 16, own[i]);
+                store_vector(v + row * ROW_BYTES + vector_of(i, member) * 16, own[i]);
             }
         }
 
@@ -93,7 +93,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
 
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
+            if (skips(i, member)) continue;
             float values[VEC];
             unpack(own[i], values);
 #pragma unroll
@@ -107,7 +107,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                     values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
                 }
             }
-            store_vector(y + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+            store_vector(y + row * ROW_BYTES + vector_of(i, member) * 16, pack(values));
         }
     }
 }

@@ -36,8 +36,19 @@ constexpr int GROUPS = THREADS / LANES;                    // rows that a block 
 static_assert(D % 8 == 0, "a row must be whole vectors in every dtype");
 static_assert(32 * (WARPS - 1) < VECTORS, "every warp must hold elements of the row");
 
-// Whether lane `member` has an i-th vector; true at compile time for all but the last of a row.
+// Whether lane `member` has an i-th vector of its own; true at compile time for all but the last of a row.
 __device__ __forceinline__ bool holds(int i, int member) { return (i + 1) * LANES <= VECTORS || member + i * LANES < VECTORS; }
+
+// A lane that has no i-th vector takes the row's last one too, and stores the same values: without branches, loads of all vectors are under
+// way at once.  Where more than a quarter of the warps would do nothing else, they skip it.
+constexpr int LAST = VECTORS - (PER_LANE - 1) * LANES;  // vectors of a row's last pass
+constexpr bool REPEATS = 4 * (WARPS - (LAST + 31) / 32) <= WARPS;
+
+__device__ __forceinline__ bool skips(int i, int member) { return !REPEATS && !holds(i, member); }
+
+__device__ __forceinline__ int vector_of(int i, int member) {
+    return REPEATS && !holds(i, member) ? VECTORS - 1 : member + i * LANES;
+}
 
 template <int KIND> __device__ __forceinline__ float widen(u32 bits) {
     if constexpr (KIND == BFLOAT16) return __uint_as_float(bits << 16);
@@ -183,8 +194,8 @@ __device__ __forceinline__ float warp_sum(float x) {
     return x;
 }
 
-// Where the warps of ROWS rows meet: two slots in turn, so that one barrier for all of them is enough.
-template <int ROWS> struct ExchangeOf { float2 slot[2][ROWS][THREADS / 32]; };
+// Where the warps of ROWS rows meet: two slots in turn, so that one barrier for all of them is enough, and one for second sums.
+template <int ROWS> struct ExchangeOf { float2 slot[3][ROWS][THREADS / 32]; };
 using Exchange = ExchangeOf<1>;
 
 __device__ __forceinline__ void row_barrier(int group) {
@@ -192,130 +203,91 @@ __device__ __forceinline__ void row_barrier(int group) {
     else asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(LANES) : "memory");
 }
 
-// Elements of a row that warp `warp` holds (a whole vector per lane and pass, but for the row's last pass), and their reciprocal.
-struct Elements {
-    float count, reciprocal;
+struct Sums { float first, squares; };  // of a row's deviations from an origin; of an RMS norm the squares alone
 
-    __device__ __forceinline__ explicit Elements(int warp) {
-        constexpr int BEFORE = 32 * (PER_LANE - 1), LAST = VECTORS - (PER_LANE - 1) * LANES, WHOLE = LAST / 32;
-        constexpr float FULL = VEC * (BEFORE + 32), PART = VEC * (BEFORE + LAST % 32), NONE = VEC * BEFORE;
-        count = warp < WHOLE ? FULL : warp == WHOLE ? PART : NONE;
-        reciprocal = warp < WHOLE ? 1.0f / FULL : warp == WHOLE ? 1.0f / (PART + (PART == 0)) : 1.0f / (NONE + (NONE == 0));
-    }
-};
-
-// What a warp's share of a row is summed about.  Of float32 values their mean, in a pass of its own: they have no bits to spare.  Of 16-bit
-// values the median of three, so that no single outlier is taken: d deviations from the mean cost log2(1 + d * d) bits of float32.
-template <class Values> __device__ __forceinline__ float origin_of(const Values& value, int member, float reciprocal) {
-    if constexpr (ITEM == 4) {
-        float sum = 0.0f;
+// The sums of each of ROWS rows about its origin.  SPREAD: each lane takes one warp's share, and shuffles add them; otherwise every lane adds
+// all.
+template <int ROWS, bool SPREAD, class Values>
+__device__ __forceinline__ void rows_sums(const Values& value, const float (&origin)[ROWS], int member, int group,
+                                          float2 (&slots)[ROWS][THREADS / 32], Sums (&sums)[ROWS]) {
+#pragma unroll
+    for (int r = 0; r < ROWS; ++r) {
+        float first = 0.0f, squares = 0.0f;
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (holds(i, member)) {
-                float x[VEC];
-                value(i, x);
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) sum += x[e];
-            }
-        }
-        return warp_sum(sum) * reciprocal;
-    } else {
-        float x[VEC] = {};
-        if (holds(0, member)) value(0, x);
-        const int held = PER_LANE > 1 ? 32 : min(32, VECTORS - member / 32 * 32);  // lanes of the warp that hold elements
-        const float one = __shfl_sync(ALL, x[0], 0), two = __shfl_sync(ALL, x[0], held / 3), three = __shfl_sync(ALL, x[0], 2 * held / 3);
-        return fmaxf(fminf(one, two), fminf(fmaxf(one, two), three));
-    }
-}
-
-// Mean (0 for an RMS norm) and sum of squared deviations of a warp's share of a row, about an origin near its mean (Chan, Golub, LeVeque
-// 1983, "shifted data").  Equal values leave exactly their own value and 0.
-template <class Values> __device__ __forceinline__ float2 share_of(const Values& value, int member) {
-    float origin = 0.0f, reciprocal = 1.0f / D;
-    if constexpr (LAYER) {
-        if constexpr (WARPS > 1) reciprocal = Elements(member / 32).reciprocal;
-        origin = origin_of(value, member, reciprocal);
-    }
-    float sum = 0.0f, squares = 0.0f;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) {
-        if (holds(i, member)) {
+            if (skips(i, member)) continue;
             float x[VEC];
-            value(i, x);
+            value(r, i, x);
 #pragma unroll
             for (int e = 0; e < VEC; ++e) {
-                const float apart = x[e] - origin;
-                sum += apart;
+                const float apart = holds(i, member) ? x[e] - origin[r] : 0.0f;
+                if constexpr (LAYER) first += apart;
                 squares += apart * apart;
             }
         }
+        sums[r] = {LAYER ? warp_sum(first) : 0.0f, warp_sum(squares)};
     }
-    squares = warp_sum(squares);
-    if constexpr (!LAYER) return make_float2(0.0f, squares);
-    sum = warp_sum(sum);
-    const float apart = sum * reciprocal;
-    return make_float2(origin + apart, squares - sum * apart);  // not sum * sum, which would be D times larger than the squares
-}
-
-// The mean of a warp's share that is nearest to zero: a difference from it is no less precise than the other mean.
-template <bool SPREAD> __device__ __forceinline__ float least_mean(const float2* slots, int of) {
-    float least = slots[SPREAD ? min(of, WARPS - 1) : 0].x;
-    if constexpr (SPREAD) {
-        const u32 bits = __float_as_uint(least), found = __reduce_min_sync(ALL, bits << 1 | bits >> 31);  // the sign last
-        return __uint_as_float(found >> 1 | found << 31);
+    if constexpr (WARPS == 1) return;
+    if (member % 32 == 0) {
+#pragma unroll
+        for (int r = 0; r < ROWS; ++r) slots[r][group * WARPS + member / 32] = make_float2(sums[r].first, sums[r].squares);
     }
+    row_barrier(group);
 #pragma unroll
-    for (int w = 1; w < WARPS; ++w) least = fabsf(slots[w].x) < fabsf(least) ? slots[w].x : least;
-    return least;
-}
-
-// The statistics of a row from its warps' shares: sums about one of their means.  SPREAD: each lane takes one warp's share, and shuffles add
-// them; otherwise every lane adds all.
-template <bool SPREAD> __device__ __forceinline__ Statistics put_together(const float2* slots, int member, float eps) {
-    constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
-    const int of = member % WIDTH;
-    const float origin = !LAYER ? 0.0f : ITEM == 4 ? least_mean<SPREAD>(slots, of) : slots[0].x;  // 16 bits hide what another loses
-    float sum = 0.0f, squares = 0.0f;
-    const auto add = [&](const float2& share, float elements) {
-        const float apart = share.x - origin;
-        if constexpr (LAYER) sum = fmaf(apart, elements, sum);
-        squares += LAYER ? fmaf(apart * elements, apart, share.y) : share.y;
-    };
-    if constexpr (SPREAD) {
-        if (of < WARPS) add(slots[of], Elements(of).count);
+    for (int r = 0; r < ROWS; ++r) {
+        const float2* shares = slots[r] + group * WARPS;
+        if constexpr (SPREAD) {
+            constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
+            const int of = member % WIDTH;
+            const float2 share = of < WARPS ? shares[of] : make_float2(0.0f, 0.0f);
+            sums[r] = {share.x, share.y};
 #pragma unroll
-        for (int distance = WIDTH / 2; distance > 0; distance /= 2) {
-            if constexpr (LAYER) sum += __shfl_xor_sync(ALL, sum, distance);
-            squares += __shfl_xor_sync(ALL, squares, distance);
+            for (int distance = WIDTH / 2; distance > 0; distance /= 2) {
+                if constexpr (LAYER) sums[r].first += __shfl_xor_sync(ALL, sums[r].first, distance);
+                sums[r].squares += __shfl_xor_sync(ALL, sums[r].squares, distance);
+            }
+        } else {
+            sums[r] = {shares[0].x, shares[0].y};
+#pragma unroll
+            for (int w = 1; w < WARPS; ++w) {
+                if constexpr (LAYER) sums[r].first += shares[w].x;
+                sums[r].squares += shares[w].y;
+            }
         }
-    } else {
-#pragma unroll
-        for (int w = 0; w < WARPS; ++w) add(slots[w], Elements(w).count);
     }
-    const float mean = LAYER ? sum * (1.0f / D) : 0.0f;
-    return {origin + mean, inverse_root((LAYER ? squares - sum * mean : squares) * (1.0f / D) + eps)};
 }
 
-// Mean and reciprocal deviation of each of ROWS rows, whose warps meet once.  `value(r, i, x)` gives the float32 values of the lane's i-th
-// vector of row r.
+// Sum of squared deviations from the mean.  Not first * first, which would be D times larger than the squares.
+__device__ __forceinline__ float spread_of(const Sums& sums) { return sums.squares - sums.first * (sums.first * (1.0f / D)); }
+
+// Squares about zero that are as many times larger than those about the mean lose 2 or 6 of float32's 24 bits.
+constexpr float FAR = ITEM == 4 ? 4.0f : 64.0f;
+
+// Mean and reciprocal deviation of each of ROWS rows, for which their warps meet once, or twice.  `value(r, i, x)` gives the float32 values
+// of the lane's i-th vector of row r.
+//
+// A layer norm's rows are summed about zero.  Where that costs digits, because a row's mean is many deviations from zero, they are summed
+// again about their means ("shifted data": Chan, Golub, LeVeque 1983).  Equal values leave exactly zeros.
 template <int ROWS, bool SPREAD, class Values>
 __device__ __forceinline__ void rows_statistics(const Values& value, int member, int group, int turn, float eps, ExchangeOf<ROWS>& exchange,
                                                 Statistics (&found)[ROWS]) {
-    float2 shares[ROWS];
+    float origin[ROWS] = {};
+    Sums sums[ROWS];
+    rows_sums<ROWS, SPREAD>(value, origin, member, group, exchange.slot[turn & 1], sums);
+    if constexpr (LAYER) {
+        bool near = true;  // the same for all lanes of the rows; false where something is no number
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) shares[r] = share_of([&](int i, float (&x)[VEC]) { value(r, i, x); }, member);
-    if constexpr (WARPS > 1) {
-        auto& slots = exchange.slot[turn & 1];
-        if (member % 32 == 0) {
+        for (int r = 0; r < ROWS; ++r) near = near && sums[r].squares < FAR * spread_of(sums[r]);
+        if (!near) {
 #pragma unroll
-            for (int r = 0; r < ROWS; ++r) slots[r][group * WARPS + member / 32] = shares[r];
+            for (int r = 0; r < ROWS; ++r) origin[r] = sums[r].first * (1.0f / D);
+            rows_sums<ROWS, SPREAD>(value, origin, member, group, exchange.slot[2], sums);
         }
-        row_barrier(group);
+    }
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) found[r] = put_together<SPREAD>(slots[r] + group * WARPS, member, eps);
-    } else {
-#pragma unroll
-        for (int r = 0; r < ROWS; ++r) found[r] = {shares[r].x, inverse_root(shares[r].y * (1.0f / D) + eps)};
+    for (int r = 0; r < ROWS; ++r) {
+        const float variance = (LAYER ? fmaxf(spread_of(sums[r]), 0.0f) : sums[r].squares) * (1.0f / D);  // of a NaN the mean is one too
+        found[r] = {LAYER ? origin[r] + sums[r].first * (1.0f / D) : 0.0f, inverse_root(variance + eps)};
     }
 }
 

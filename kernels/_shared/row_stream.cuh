@@ -110,12 +110,12 @@ template <class Source> struct Stream {
     __device__ __forceinline__ void take(int stream, i64 row, Vector (&out)[PER_LANE]) const {
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
+            if (skips(i, member)) continue;
             if constexpr (BULK) {
-                const uint4 raw = *((const uint4*)ring.row[slot][stream] + member + i * LANES);
+                const uint4 raw = *((const uint4*)ring.row[slot][stream] + vector_of(i, member));
                 out[i] = {{raw.x, raw.y, raw.z, raw.w}};
             } else {
-                out[i] = load_once<DTYPE, ALIGNED>(source(stream, row) + (member + i * LANES) * 16);
+                out[i] = load_once<DTYPE, ALIGNED>(source(stream, row) + vector_of(i, member) * 16);
             }
         }
     }
@@ -142,8 +142,8 @@ template <int KIND, int ADDRESSING> struct Kept {
         } else if constexpr (ADDRESSING > SCALAR) {
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
-                const char* p = row + (i64)(member + i * LANES) * (WORDS * 4);
+                if (skips(i, member)) continue;
+                const char* p = row + (i64)vector_of(i, member) * (WORDS * 4);
                 if constexpr (SHARED_ALIGNED) {
 #pragma unroll
                     for (int w = 0; w < WORDS; w += 4) {
@@ -196,8 +196,8 @@ template <int WEIGHT_KIND, int BIAS_KIND, int SCALE_KIND, int SCALE_AT, int SHIF
 __device__ __forceinline__ void combine(Line& line, const char* weight, const char* bias, const char* scale, const char* shift, int member) {
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
-        if (!holds(i, member)) continue;
-        const int index = (member + i * LANES) * VEC;
+        if (skips(i, member)) continue;
+        const int index = vector_of(i, member) * VEC;
         float values[VEC];
         load_modulation<SCALE_KIND, SCALE_AT, SHARED_ALIGNED>(scale, index, line.factor[i]);
         if constexpr (SHIFT_AT >= 0) load_modulation<SHIFT_KIND, SHIFT_AT, SHARED_ALIGNED>(shift, index, line.term[i]);

@@ -28,7 +28,7 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
     const auto fetch = [&](const char* source, Vector(&into)[PER_LANE]) {
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i)
-            if (holds(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + (member + i * LANES) * 16);
+            if (!skips(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + vector_of(i, member) * 16);
     };
     const auto residual_row = [&](u32 batch, u32 token) {
         const Broadcast at = {residual_batch_stride, residual_group_stride, residual_rows};
@@ -67,8 +67,8 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
             held = gates;
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
-                load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gates, (member + i * LANES) * VEC, factors[i]);
+                if (skips(i, member)) continue;
+                load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gates, vector_of(i, member) * VEC, factors[i]);
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) factors[i][e] = tanhf(factors[i][e]);
             }
@@ -79,8 +79,8 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
         const Statistics found = row_statistics(value, member, group, turn++, eps, exchange);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
-            const int vector = member + i * LANES;
+            if (skips(i, member)) continue;
+            const int vector = vector_of(i, member);
             float values[VEC], terms[VEC];
             if constexpr (STREAM) unpack(other[i], terms);
             else load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(residuals, vector * VEC, terms);
@@ -107,8 +107,8 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
             const Statistics second = row_statistics(shifted, member, group, turn++, eps, exchange);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
-                const int vector = member + i * LANES;
+                if (skips(i, member)) continue;
+                const int vector = vector_of(i, member);
                 float values[VEC], scale[VEC];
                 load_modulation<SCALE2_DTYPE, SCALE2, SHARED_ALIGNED>(scales, vector * VEC, scale);
                 shifted(i, values);

@@ -79,8 +79,8 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                 until = row + min(rows_left<GATE>(gate_rows, token), rows_left<WITH_RESIDUAL ? RESIDUAL : SCALAR>(residual_rows, token));
 #pragma unroll
                 for (int i = 0; i < PER_LANE; ++i) {
-                    if (!holds(i, member)) continue;
-                    const int index = (member + i * LANES) * VEC;
+                    if (skips(i, member)) continue;
+                    const int index = vector_of(i, member) * VEC;
                     float values[VEC];
                     load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gate_row, index, line.factor[i]);
                     if constexpr (WITH_RESIDUAL) load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(shared_residual, index, line.term[i]);
@@ -106,7 +106,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
             gates.load(gate_row, member);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
+                if (skips(i, member)) continue;
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) factors[i][e] = tanhf(gates.value(i, e));
             }
@@ -122,7 +122,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         stream.release(row);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
+            if (skips(i, member)) continue;
             float values[VEC], terms[VEC];
             unpack(own[i], values);
             if constexpr (STREAM) unpack(other[i], terms);
@@ -143,7 +143,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                 }
             }
             own[i] = pack(values);
-            store_vector(y + row * ROW_BYTES + (member + i * LANES) * 16, own[i]);
+            store_vector(y + row * ROW_BYTES + vector_of(i, member) * 16, own[i]);
         }
 
         if constexpr (SECOND) {
@@ -159,7 +159,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
             const Statistics second = row_statistics<SPREAD>(shifted, member, 0, turn++, eps, exchange);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
+                if (skips(i, member)) continue;
                 float values[VEC];
                 shifted(i, values);
 #pragma unroll
@@ -173,7 +173,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                         values[e] *= 1.0f + scales2.value(i, e);
                     }
                 }
-                store_vector(y2 + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+                store_vector(y2 + row * ROW_BYTES + vector_of(i, member) * 16, pack(values));
             }
         }
     }

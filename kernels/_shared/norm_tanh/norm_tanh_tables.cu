@@ -108,8 +108,8 @@ norm_tanh_tables(const char* __restrict__ x, const char* __restrict__ residual, 
         stream.release(row);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
-            const int vector = member + i * LANES;
+            if (skips(i, member)) continue;
+            const int vector = vector_of(i, member);
             float values[VEC], terms[VEC];
             unpack(own[i], values);
 #pragma unroll
@@ -144,8 +144,8 @@ norm_tanh_tables(const char* __restrict__ x, const char* __restrict__ residual, 
             const Statistics second = row_statistics<SPREAD>(shifted, member, group, turn++, eps, exchange);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
-                const int vector = member + i * LANES;
+                if (skips(i, member)) continue;
+                const int vector = vector_of(i, member);
                 float values[VEC], factor[VEC];
                 shifted(i, values);
 #pragma unroll

@@ -31,7 +31,7 @@ struct Row {
 __device__ __forceinline__ void load_row(const char* source, int member, Vector (&out)[PER_LANE]) {
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i)
-        if (holds(i, member)) out[i] = load_once<DTYPE, ALIGNED>(source + (member + i * LANES) * 16);
+        if (!skips(i, member)) out[i] = load_once<DTYPE, ALIGNED>(source + vector_of(i, member) * 16);
 }
 
 __device__ __forceinline__ bool takes_set_one(const char* index, i64 place) {
@@ -67,7 +67,7 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
             load_row(residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM, member, sum);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
+                if (skips(i, member)) continue;
                 float values[VEC], factors[VEC];
                 unpack(product[i], values);
                 unpack(factor[i], factors);
@@ -75,7 +75,7 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
                 // Not contracted, so that v rounds as torch's float32 chain does.
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) own.wide[i][e] = __fadd_rn(own.wide[i][e], __fmul_rn(values[e], factors[e]));
-                store_vector(v + row * (D * ITEM) + (member + i * LANES) * 16, pack(own.wide[i]));
+                store_vector(v + row * (D * ITEM) + vector_of(i, member) * 16, pack(own.wide[i]));
             }
         } else {
             load_row(x + (batch * x_batch_stride + token * x_row_stride) * ITEM, member, own.packed);
@@ -85,8 +85,8 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
         const char* gates = one ? gate1 + batch * gate1_stride * ROW_ITEM : gate0 + batch * gate0_stride * ROW_ITEM;
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
-            const int vector = member + i * LANES;
+            if (skips(i, member)) continue;
+            const int vector = vector_of(i, member);
             float values[VEC];
             load_shared_values<ROW_DTYPE, MODULATION_ALIGNED>(gates, vector * VEC, values);
             store_vector(gate_out + row * (D * ITEM) + vector * 16, pack(values));
@@ -99,8 +99,8 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
         const char* shifts = one ? shift1 + batch * shift1_stride * ROW_ITEM : shift0 + batch * shift0_stride * ROW_ITEM;
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
-            const int vector = member + i * LANES;
+            if (skips(i, member)) continue;
+            const int vector = vector_of(i, member);
             float values[VEC], factors[VEC], terms[VEC];
             load_shared_values<ROW_DTYPE, MODULATION_ALIGNED>(scales, vector * VEC, factors);
             load_shared_values<ROW_DTYPE, MODULATION_ALIGNED>(shifts, vector * VEC, terms);

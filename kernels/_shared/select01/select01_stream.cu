@@ -108,9 +108,9 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
                 combine<WEIGHT_DTYPE, BIAS_DTYPE, ROW_DTYPE, CHANNEL, ROW_DTYPE, CHANNEL>(line, weight, bias, scale(), shift(), member);
 #pragma unroll
                 for (int i = 0; i < PER_LANE; ++i) {
-                    if (!holds(i, member)) continue;
+                    if (skips(i, member)) continue;
                     float values[VEC];
-                    load_shared_values<ROW_DTYPE, SHARED_ALIGNED>(gate(), (member + i * LANES) * VEC, values);
+                    load_shared_values<ROW_DTYPE, SHARED_ALIGNED>(gate(), vector_of(i, member) * VEC, values);
                     ready[i] = pack(values);
                 }
             }
@@ -137,7 +137,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
         if constexpr (RESIDUAL) {
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
-                if (!holds(i, member)) continue;
+                if (skips(i, member)) continue;
                 float values[VEC], factors[VEC];
                 unpack(own[i], values);
                 unpack(factor[i], factors);
@@ -145,16 +145,16 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
                 // Not contracted, so that v rounds as torch's float32 chain does.
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) wide[i][e] = __fadd_rn(wide[i][e], __fmul_rn(values[e], factors[e]));
-                store_vector(v + row * ROW_BYTES + (member + i * LANES) * 16, pack(wide[i]));
+                store_vector(v + row * ROW_BYTES + vector_of(i, member) * 16, pack(wide[i]));
             }
         }
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
+            if (skips(i, member)) continue;
             float values[VEC];
 #pragma unroll
             for (int e = 0; e < VEC; ++e) values[e] = gates.value(i, e);
-            store_vector(gate_out + row * ROW_BYTES + (member + i * LANES) * 16, COMBINED ? ready[i] : pack(values));
+            store_vector(gate_out + row * ROW_BYTES + vector_of(i, member) * 16, COMBINED ? ready[i] : pack(values));
         }
 
         const Statistics found = row_statistics<SPREAD>(value, member, 0, turn, eps, exchange);
@@ -162,7 +162,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
 
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
-            if (!holds(i, member)) continue;
+            if (skips(i, member)) continue;
             float values[VEC];
             value(i, values);
 #pragma unroll
@@ -176,7 +176,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
                     values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
                 }
             }
-            store_vector(y + row * ROW_BYTES + (member + i * LANES) * 16, pack(values));
+            store_vector(y + row * ROW_BYTES + vector_of(i, member) * 16, pack(values));
         }
     }
 }

@@ -63,7 +63,7 @@ def test_every_output_is_rounded_once(error_of: Any, kernel: str, case: str) -> 
 DEFECTS = {
     "a shift of the sample before": ("a sample ends within a block", "shifts[r] != shifts[r - 1]", "false"),
     "a gate of the sample before": ("a sample ends within a block", "gates[r] != gates[r - 1]", "false"),
-    "statistics of the row before": ("rows left over", "put_together<SPREAD>(slots[r] + ", "put_together<SPREAD>(slots[0] + "),
+    "statistics of the row before": ("rows left over", "shares = slots[r] + ", "shares = slots[0] + "),
     "a row that is taken twice": ("a sample ends within a block", "min(first + r, rows - 1)", "min(first + r / 2, rows - 1)"),
 }
 

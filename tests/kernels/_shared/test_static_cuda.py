@@ -51,8 +51,12 @@ KINDS: dict[str, dict[str, Any]] = {
 
 UNSPILLED = ("default", "residual", "residual, no gate", "float32 modulation, affine", "residual, float32 modulation, affine", "few rows")
 """D = 3072, in every mixture that models run."""
-SPILLED = {"float32 modulation, affine": 16}
-"""Bytes, since statistics come from one pass; the same with a residual spills nothing."""
+SPILLED = {"float32 modulation, affine": 16, "residual, no gate": 16}
+"""Bytes of a persistent grid, of which three blocks are resident: the second sums take registers. On an H200 it is faster all the same."""
+
+
+MEETINGS = 2
+"""Barriers of a layer norm: for the sums of all rows, and for the second sums of rows whose mean is far from zero."""
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -79,21 +83,22 @@ def test_a_block_for_a_few_rows_spills_little_of_what_models_run(shared: Any, cu
     assert name not in UNSPILLED or used["STACK"] <= (SPILLED.get(name, 0) if design == "alone" else 40)
 
 
-def test_neighbouring_rows_meet_once_and_load_what_they_share_once(shared: Any, cuda_code: Any) -> None:
+def test_neighbouring_rows_meet_at_the_same_barriers_and_load_what_they_share_once(shared: Any, cuda_code: Any) -> None:
     """Rows of 3072: four warps, three vectors a lane. Each scale and each shift is loaded once for the first row, and for each of the two
     others behind a branch, as it may belong to the next sample. Rows of one sample, or of all, share one: no branch, no second load."""
     machine_code = cuda_code.sass(source(shared, batch=2, design="neighbours"))
-    assert len(re.findall(r"BAR\.SYNC", machine_code)) == 1
+    assert len(re.findall(r"BAR\.SYNC", machine_code)) == MEETINGS
     assert len(re.findall(r"LDG\.E\.128", machine_code)) == 3 * 3 + 3 * 3 * 2
     for one in ({}, {"batch": 2, "addressing": CHANNEL}):
         assert len(re.findall(r"LDG\.E\.128", cuda_code.sass(source(shared, design="neighbours", **one)))) == 3 * 3 + 3 * 2
 
 
-def test_one_warp_per_row_needs_no_shared_memory_and_several_meet_at_one_barrier(shared: Any, cuda_code: Any) -> None:
+def test_one_warp_per_row_needs_no_shared_memory_and_several_meet_at_barriers(shared: Any, cuda_code: Any) -> None:
     alone, together = source(shared, hidden=768), source(shared)
     assert cuda_code.resources(alone)["SHARED"] == 0
     assert "BAR.SYNC" not in cuda_code.sass(alone)
-    assert len(re.findall(r"BAR\.SYNC", cuda_code.sass(together))) == 1
+    assert len(re.findall(r"BAR\.SYNC", cuda_code.sass(together))) == MEETINGS
+    assert len(re.findall(r"BAR\.SYNC", cuda_code.sass(source(shared, layer=False)))) == 1
 
 
 @pytest.mark.parametrize("name", ["default", "residual"])
