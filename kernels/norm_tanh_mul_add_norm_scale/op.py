@@ -116,17 +116,21 @@ class NormTanhMulAddNormScale(Op):
     def buffers(
         self, params: Params, *, device: torch.device, generator: torch.Generator, magnitude: float = 1.0
     ) -> Mapping[str, torch.Tensor]:
-        residual = draw_residual(params, device=device, generator=generator, magnitude=magnitude)
-        if magnitude > 1.0 and params.norm == "layer" and params.residual not in ("token", "scalar"):
-            # Rows that share this residual are equal but for rounding, and the second norm leaves its distance from the row's mean.
-            residual[..., -params.hidden :] = apart_from_mean(residual[..., -params.hidden :])
-        return {
-            "residual": residual,
+        buffers = {
+            "residual": draw_residual(params, device=device, generator=generator, magnitude=magnitude),
             "x": draw_rows(params, device=device, generator=generator, magnitude=magnitude),
             **draw_parameters(params, device=device, generator=generator),
             **(draw_second_parameters(params, device=device, generator=generator) if params.affine2 else {}),
             **draw_modulations(params, _forms(params), device=device, generator=generator),
         }
+        if magnitude > 1.0 and params.norm == "layer" and params.residual not in ("token", "scalar"):
+            # Rows that share this residual are equal but for rounding, and the second norm leaves its distance from the row's mean. What a
+            # bias cancels of that would be rounding alone.
+            residual = buffers["residual"][..., -params.hidden :]
+            residual.copy_(apart_from_mean(residual))
+            if params.affine2:
+                buffers["bias2"].zero_()
+        return buffers
 
     def unusual(self, params: Params, buffers: Mapping[str, torch.Tensor], *, generator: torch.Generator) -> Mapping[str, torch.Tensor]:
         """Weights, biases, gates and scales of both signs, in some channels far from their usual values; gates that saturate tanh."""

@@ -45,7 +45,13 @@ def huge_outlier_first(x: torch.Tensor) -> None:
 
 
 FILLS = {made.__name__: made for made in (equal, near_zero, far_from_zero, outlier_first, outlier_of_every_warp, huge_outlier_first)}
-WIDTHS = {"one warp": 264, "several warps": 1336, "lanes without elements": 520, "warps that skip": 1032, "more warps than lanes add one by one": 7176}
+WIDTHS = {
+    "one warp": 264,
+    "several warps": 1336,
+    "lanes without elements": 520,
+    "warps that skip": 1032,
+    "more warps than lanes add one by one": 7176,
+}
 EVERY = [
     (version, dtype, width, fill)
     for version in (1, 2, 3, 4, 5)

@@ -112,9 +112,11 @@ def test_one_residual_value_far_above_the_gated_norm_leaves_the_second_norm_exac
     torch.testing.assert_close(y2.double(), due.expand_as(y2), rtol=2**-7 if dtype == "bfloat16" else 2**-22, atol=1e-30)
 
 
-def test_right_ways_to_take_the_mean_pass_beside_each_other_on_large_rows_that_are_all_equal(op: Any, parse: Any) -> None:
-    """A residual of 1e14 leaves nothing of x. A channel that equals its row's mean but for 1e-5 deviations would show rounding alone."""
-    params = parse(tokens=16, hidden=6144, dtype="float32", norm="layer", residual="channel", scale2="token")
+@pytest.mark.parametrize("affine2", [False, True])
+def test_right_ways_to_take_the_mean_pass_beside_each_other_on_large_rows_that_are_all_equal(op: Any, parse: Any, affine2: bool) -> None:
+    """A residual of 1e14 leaves nothing of x. A channel that equals its row's mean but for 1e-5 deviations, or whose bias leaves next to
+    nothing of it, would show rounding alone."""
+    params = parse(tokens=16, hidden=6144, dtype="float32", norm="layer", residual="channel", scale2="token", affine2=affine2)
     for seed in range(12):
         buffers = op.buffers(params, device=CPU, generator=torch.Generator().manual_seed(seed), magnitude=1e14)
         arguments = op.arguments(params, buffers)
@@ -122,8 +124,10 @@ def test_right_ways_to_take_the_mean_pass_beside_each_other_on_large_rows_that_a
         y = arguments["residual"].expand(1, 16, 6144).float()
         scale = 1.0 + arguments["scale2"]
         mean = y.unflatten(-1, (-1, 256)).cumsum(-2)[..., -1, :].sum(-1, keepdim=True) / 6144
-        summed = (y - mean) * torch.rsqrt(((y - mean) ** 2).mean(-1, keepdim=True)) * scale
-        library = torch.nn.functional.layer_norm(y, (6144,), eps=params.eps) * scale
+        weight, bias = arguments["weight2"], arguments["bias2"]
+        summed = (y - mean) * torch.rsqrt(((y - mean) ** 2).mean(-1, keepdim=True))
+        summed = (summed * weight + bias if affine2 else summed) * scale
+        library = torch.nn.functional.layer_norm(y, (6144,), weight, bias, eps=params.eps) * scale
         errors = [reference.errors(one.reshape(reference.values.shape)) for one in (summed, library)]
         for kernel, split in (errors, errors[::-1]):
             found = judge_close(kernel, split, 1.5, floor_ulps(torch.float32), maxima=False)  # a maximum is drawn again
