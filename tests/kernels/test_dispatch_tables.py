@@ -59,10 +59,11 @@ def test_a_table_can_be_used_here_and_holds_the_keys_of_its_op(collection: Colle
 
 
 def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_lack(collection: Collection) -> None:
-    """Each case by the other entries. The default order comes within 1.02 on 45 % of the random shapes, within 1.05 on 57 %.
+    """Each case by the other entries. The default order comes within 1.02 on 41 % of the random shapes, within 1.05 on 54 %.
 
     The floors are the shares that the stored times give, so a baseline's new run can move them: each version that wins a few cases,
-    as those for few rows and tokens do, and blocks for every row or for a few, leaves fewer cases that could choose it for another.
+    as those for few rows and tokens do, and blocks for every row or for a few, leaves fewer cases that could choose it for another. Half
+    of the random shapes were timed with older code than the others.
     """
     random, suites = [], []
     for file in tables_of("nvidia_h200"):
@@ -70,14 +71,17 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
     assert (len(random), len(suites)) == (398, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.70, 0.81)), (suites, (0.70, 0.81))):
+    for found, least in ((random, (0.68, 0.79)), (suites, (0.78, 0.86))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
 
 
 def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_the_default_order(collection: Collection) -> None:
-    """The floors are the shares that the stored times give: each case chosen by the H100's others, and by the H200's tables."""
+    """The floors are the shares that the stored times give: each case chosen by the H100's others, and by the H200's tables.
+
+    These hold times of newer code than the H100's.
+    """
     own, kin, default = [], [], []
     for file in tables_of(H100):
         table, other = (read_table(file.with_name(file.name.replace(H100, gpu))) for gpu in (H100, "nvidia_h200"))
@@ -87,7 +91,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 147
-    for found, least in ((own, (0.79, 0.89)), (kin, (0.87, 0.97))):
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.85, 0.95))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
