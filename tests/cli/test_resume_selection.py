@@ -30,6 +30,14 @@ def test_a_stopped_run_knows_its_selection(stopped: Run) -> None:
     require_same_selection(stopped, ("smoke",), op, kernel, case)
 
 
+def test_a_stopped_run_of_a_suite_file_knows_the_path(stopped: Run) -> None:
+    command = "fusebench run --suite 'my shapes.toml' --suite=smoke --kernel 'fused_*'"
+    suites, *_ = selection_of(msgspec.structs.replace(stopped, command=command, selected=("shapes", "smoke")))
+    assert suites == ["my shapes.toml", "smoke"]
+    suites, *_ = selection_of(msgspec.structs.replace(stopped, command="fusebench run --op qknorm_rope", selected=("qknorm_rope",)))
+    assert suites == ["qknorm_rope"], "one that is chosen by its op"
+
+
 @pytest.mark.parametrize(
     ("suites", "kernel", "expected"),
     [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -246,8 +248,14 @@ def _stopped(resume: str, project: Project) -> tuple[str, Run]:
 
 
 def selection_of(stopped: Run) -> tuple[list[str] | None, str | None, str | None, str | None]:
-    """The suites, op, kernels and cases that a stopped run was asked for."""
-    return list(stopped.selected or ()) or None, stopped.selected_op, stopped.selected_kernels, stopped.selected_cases
+    """The suites, op, kernels and cases that a stopped run was asked for.
+
+    Suites come in the words of its command, since a suite file that is no suite of the project is found by its path alone.
+    """
+    words = shlex.split(stopped.command)
+    named = [after for before, after in pairwise(words) if before == "--suite"]
+    named += [word.removeprefix("--suite=") for word in words if word.startswith("--suite=")]
+    return named or list(stopped.selected or ()) or None, stopped.selected_op, stopped.selected_kernels, stopped.selected_cases
 
 
 def require_same_selection(
