@@ -86,7 +86,7 @@ inline void late_copies(int yes) { late = yes; }
 template <class... A> void call_all(void (*kernel)(A...), void** values) { call(kernel, values, std::index_sequence_for<A...>{}); }
 }
 """
-    return f'#include "{RUNTIME}"\n#define __CUDA_ARCH__ 900\n{macros}{_without_assembly(text)}{helpers}{entry}'
+    return f'#include "{RUNTIME.name}"\n#define __CUDA_ARCH__ 900\n{macros}{_without_assembly(text)}{helpers}{entry}'
 
 
 def _inlined(file: Path) -> str:
@@ -233,6 +233,13 @@ def _packed(value: Any) -> Any:
     return ctypes.c_float(float(value)) if isinstance(value, np.float32) else ctypes.c_int64(value)
 
 
+def _compile(*arguments: str) -> None:
+    command = ["g++", "-std=c++17", "-O1", "-mf16c", "-w", "-fPIC", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise EmulationError(f"{' '.join(command)}\n{done.stderr[:4000]}")
+
+
 def _compiled(source: nvrtc.KernelSource, folder: Path, planted: Mapping[str, str]) -> Callable[..., bytes]:
     text = translated(source)
     for right, wrong in planted.items():
@@ -241,12 +248,13 @@ def _compiled(source: nvrtc.KernelSource, folder: Path, planted: Mapping[str, st
         text = text.replace(right, wrong)
     library = folder / f"{hashlib.sha256((text + RUNTIME.read_text()).encode()).hexdigest()[:16]}.so"
     if not library.exists():
+        header = folder / RUNTIME.name
+        if not header.exists():  # compiled once: its standard headers take longer than a kernel
+            header.write_bytes(RUNTIME.read_bytes())
+            _compile("-x", "c++-header", str(header))
         written = library.with_suffix(".cpp")
         written.write_text(text)
-        command = ["g++", "-std=c++17", "-O1", "-mf16c", "-w", "-shared", "-fPIC", "-o", str(library), str(written)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise EmulationError(f"{' '.join(command)}\n{done.stderr[:4000]}")
+        _compile("-shared", "-o", str(library), str(written))
     function: Any = ctypes.CDLL(str(library)).emulate
     function.restype = ctypes.c_char_p
     return function  # type: ignore[no-any-return]
