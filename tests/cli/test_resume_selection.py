@@ -34,6 +34,10 @@ def test_a_stopped_run_of_a_suite_file_knows_the_path(stopped: Run) -> None:
     command = "fusebench run --suite 'my shapes.toml' --suite=smoke --kernel 'fused_*'"
     suites, *_ = selection_of(msgspec.structs.replace(stopped, command=command, selected=("shapes", "smoke")))
     assert suites == ["my shapes.toml", "smoke"]
+    suites, *_ = selection_of(
+        msgspec.structs.replace(stopped, command="fusebench run --suite=smoke --suite a=b.toml", selected=("smoke", "b"))
+    )
+    assert suites == ["smoke", "a=b.toml"], "in the order that the run was asked in"
     suites, *_ = selection_of(msgspec.structs.replace(stopped, command="fusebench run --op qknorm_rope", selected=("qknorm_rope",)))
     assert suites == ["qknorm_rope"], "one that is chosen by its op"
 

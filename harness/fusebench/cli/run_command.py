@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -252,10 +250,10 @@ def selection_of(stopped: Run) -> tuple[list[str] | None, str | None, str | None
 
     Suites come in the words of its command, since a suite file that is no suite of the project is found by its path alone.
     """
-    words = shlex.split(stopped.command)
-    named = [after for before, after in pairwise(words) if before == "--suite"]
-    named += [word.removeprefix("--suite=") for word in words if word.startswith("--suite=")]
-    return named or list(stopped.selected or ()) or None, stopped.selected_op, stopped.selected_kernels, stopped.selected_cases
+    from ..store.files import option_values
+
+    suites = option_values(stopped.command, "--suite") or list(stopped.selected or ()) or None
+    return suites, stopped.selected_op, stopped.selected_kernels, stopped.selected_cases
 
 
 def require_same_selection(

@@ -111,6 +111,12 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def option_values(command: str, option: str) -> list[str]:
+    """What a record's command line gave to `option`, each time that it stands there (`--suite A`, `--suite=A`), in order."""
+    words = iter(shlex.split(command))
+    return [value if equals else next(words, "") for name, equals, value in (word.partition("=") for word in words) if name == option]
+
+
 def resume_command(command: str, folder: Path) -> str:
     """The command line that goes on with the stopped record in `folder`.
 
