@@ -88,7 +88,7 @@ def split_row(hidden: int, item_size: int, inputs: int, rows: int, multiprocesso
 VECTORS_ALONE = 4
 """Vectors of 16 bytes that a lane of `split_alone` asks for at once of a row that has no other input; two of each input where it has."""
 THREADS_ALONE = 1024
-"""Threads per multiprocessor for which `split_alone` leaves registers: 64 each, at the price of up to 6 spilled words in the select01 ops
+"""Threads per multiprocessor for which `split_alone` leaves registers: 64 each, at the price of up to 3 spilled words in the select01 ops
 (16 where their rows are float32).
 On an H200 the norm of 115200 rows of 3072 took 343 us by them, and 407 where the compiler took what it liked (c834b94)."""
 

@@ -25,10 +25,7 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
     int turn = 0;
     const auto fetch = [&](const char* base, i64 batch_stride, i64 row_stride, i64 row, Vector(&into)[PER_LANE]) {
         const auto [batch, token] = place_of(row, tokens);
-        const char* source = base + (batch * batch_stride + token * row_stride) * ITEM;
-#pragma unroll
-        for (int i = 0; i < PER_LANE; ++i)
-            if (!skips(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + vector_of(i, member) * 16);
+        load_row<ALIGNED>(base + (batch * batch_stride + token * row_stride) * ITEM, member, into);
     };
     const auto fetch_row = [&](i64 row, Vector(&own)[PER_LANE], Vector(&other)[PER_LANE]) {
         fetch(x, x_batch_stride, x_row_stride, row, own);

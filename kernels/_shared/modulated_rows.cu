@@ -26,10 +26,7 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
 #pragma unroll
     for (int r = 0; r < TOGETHER; ++r) places[r] = place_of(nth(r), tokens);
     const auto fetch = [&](const char* base, i64 batch_stride, i64 row_stride, const Place& at, Vector(&into)[PER_LANE]) {
-        const char* source = base + (at.batch * batch_stride + at.token * row_stride) * ITEM;
-#pragma unroll
-        for (int i = 0; i < PER_LANE; ++i)
-            if (!skips(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + vector_of(i, member) * 16);
+        load_row<ALIGNED>(base + (at.batch * batch_stride + at.token * row_stride) * ITEM, member, into);
     };
     Vector own[TOGETHER][PER_LANE], other[TOGETHER][PER_LANE];  // x, then the rounded v; the residual
 #pragma unroll

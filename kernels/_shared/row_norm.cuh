@@ -90,6 +90,13 @@ template <int KIND, bool WHOLE> __device__ __forceinline__ Vector load_once(cons
     return v;
 }
 
+// The lane's vectors of a row that is read once.
+template <bool WHOLE> __device__ __forceinline__ void load_row(const char* source, int member, Vector (&out)[PER_LANE]) {
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i)
+        if (!skips(i, member)) out[i] = load_once<DTYPE, WHOLE>(source + vector_of(i, member) * 16);
+}
+
 __device__ __forceinline__ void store_vector(char* p, const Vector& v) {  // outputs are allocations of their own, so aligned
     *(uint4*)p = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
 }
@@ -205,8 +212,8 @@ __device__ __forceinline__ void row_barrier(int group) {
 
 struct Sums { float first, squares; };  // of a row's deviations from an origin; of an RMS norm the squares alone
 
-// The sums of each of ROWS rows about its origin.  SPREAD: each lane takes one warp's share, and shuffles add them; otherwise every lane adds
-// all.
+// The sums of each of ROWS rows about its origin.  SPREAD: each lane takes one warp's share, and shuffles add them; otherwise every lane
+// adds all.
 template <int ROWS, bool SPREAD, class Values>
 __device__ __forceinline__ void rows_sums(const Values& value, const float (&origin)[ROWS], int member, int group,
                                           float2 (&slots)[ROWS][THREADS / 32], Sums (&sums)[ROWS]) {

@@ -108,15 +108,12 @@ template <class Source> struct Stream {
 
     // The lane's share of the current row of one tensor, after `wait`.
     __device__ __forceinline__ void take(int stream, i64 row, Vector (&out)[PER_LANE]) const {
+        if constexpr (!BULK) return load_row<ALIGNED>(source(stream, row), member, out);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
             if (skips(i, member)) continue;
-            if constexpr (BULK) {
-                const uint4 raw = *((const uint4*)ring.row[slot][stream] + vector_of(i, member));
-                out[i] = {{raw.x, raw.y, raw.z, raw.w}};
-            } else {
-                out[i] = load_once<DTYPE, ALIGNED>(source(stream, row) + vector_of(i, member) * 16);
-            }
+            const uint4 raw = *((const uint4*)ring.row[slot][stream] + vector_of(i, member));
+            out[i] = {{raw.x, raw.y, raw.z, raw.w}};
         }
     }
 

@@ -197,11 +197,6 @@ inline float __shfl_xor_sync(unsigned, float x, int distance) {
 }
 inline float __shfl_sync(unsigned, float x, int from) { return __uint_as_float(emulated::exchange(__float_as_uint(x), from)); }
 inline int __popc(unsigned x) { return __builtin_popcount(x); }
-inline unsigned __reduce_min_sync(unsigned, unsigned x) {
-    unsigned least = x;
-    for (int lane = 0; lane < 32; ++lane) least = min(least, emulated::exchange(x, lane));
-    return least;
-}
 inline unsigned __ballot_sync(unsigned, bool vote) {
     unsigned all = 0;
     for (int lane = 0; lane < 32; ++lane) all |= emulated::exchange(vote, lane) << lane;

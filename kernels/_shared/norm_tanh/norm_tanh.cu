@@ -25,19 +25,14 @@ norm_tanh(const char* __restrict__ x, const char* __restrict__ residual, const c
     const int group = threadIdx.x / LANES;
     const int member = threadIdx.x % LANES;
     int turn = 0;
-    const auto fetch = [&](const char* source, Vector(&into)[PER_LANE]) {
-#pragma unroll
-        for (int i = 0; i < PER_LANE; ++i)
-            if (!skips(i, member)) into[i] = load_once<DTYPE, ALIGNED>(source + vector_of(i, member) * 16);
-    };
     const auto residual_row = [&](u32 batch, u32 token) {
         const Broadcast at = {residual_batch_stride, residual_group_stride, residual_rows};
         return modulation_row<RESIDUAL_DTYPE, RESIDUAL>(residual, at, batch, token);
     };
     const auto fetch_row = [&](i64 row, Vector(&own)[PER_LANE], Vector(&other)[PER_LANE]) {
         const auto [batch, token] = place_of(row, tokens);
-        fetch(x + (batch * x_batch_stride + token * x_row_stride) * ITEM, own);
-        if constexpr (STREAM) fetch(residual_row(batch, token), other);
+        load_row<ALIGNED>(x + (batch * x_batch_stride + token * x_row_stride) * ITEM, member, own);
+        if constexpr (STREAM) load_row<ALIGNED>(residual_row(batch, token), member, other);
     };
     // tanh of the gate's row at `held`, kept from row to row: computed anew for every element it would be half of all instructions.
     float factors[PER_LANE][VEC];

@@ -28,12 +28,6 @@ struct Row {
     }
 };
 
-__device__ __forceinline__ void load_row(const char* source, int member, Vector (&out)[PER_LANE]) {
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i)
-        if (!skips(i, member)) out[i] = load_once<DTYPE, ALIGNED>(source + vector_of(i, member) * 16);
-}
-
 __device__ __forceinline__ bool takes_set_one(const char* index, i64 place) {
     if constexpr (INDEX_BYTES == 1) return __ldg((const unsigned char*)index + place) != 0;
     else if constexpr (INDEX_BYTES == 4) return __ldg((const int*)index + place) != 0;
@@ -62,9 +56,9 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
         Row own;
         if constexpr (RESIDUAL) {
             Vector product[PER_LANE], factor[PER_LANE], sum[PER_LANE];
-            load_row(x + (batch * x_batch_stride + token * x_row_stride) * ITEM, member, product);
-            load_row(residual_gate + (batch * residual_gate_batch_stride + token * residual_gate_row_stride) * ITEM, member, factor);
-            load_row(residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM, member, sum);
+            load_row<ALIGNED>(x + (batch * x_batch_stride + token * x_row_stride) * ITEM, member, product);
+            load_row<ALIGNED>(residual_gate + (batch * residual_gate_batch_stride + token * residual_gate_row_stride) * ITEM, member, factor);
+            load_row<ALIGNED>(residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM, member, sum);
 #pragma unroll
             for (int i = 0; i < PER_LANE; ++i) {
                 if (skips(i, member)) continue;
@@ -78,7 +72,7 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
                 store_vector(v + row * (D * ITEM) + vector_of(i, member) * 16, pack(own.wide[i]));
             }
         } else {
-            load_row(x + (batch * x_batch_stride + token * x_row_stride) * ITEM, member, own.packed);
+            load_row<ALIGNED>(x + (batch * x_batch_stride + token * x_row_stride) * ITEM, member, own.packed);
         }
 
         // Needs nothing of the row, so it is done while the row is on its way.

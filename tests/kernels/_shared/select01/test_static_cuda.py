@@ -76,7 +76,7 @@ def test_a_block_for_every_row_spills_little_of_what_models_run(shared: Any, cud
     compiled = source(shared, **KINDS[name], alone=True)
     used, macros = cuda_code.resources(compiled), dict(compiled.macros)
     assert used["REG"] * macros["THREADS"] * macros["MIN_BLOCKS"] <= 65536
-    allowed = 64 if name == "float32 rows" else 24  # no suite of a model has float32 rows
+    allowed = 64 if name == "float32 rows" else 16  # no suite of a model has float32 rows
     assert name not in UNSPILLED or used["STACK"] <= allowed, "64 registers and some spilled words are faster than 96 registers"
 
 
