@@ -85,25 +85,33 @@ def split_row(hidden: int, item_size: int, inputs: int, rows: int, multiprocesso
     return RowSplit(warps, min_blocks=2 if held > 24 or not narrow else 3 if held > 16 else 4)
 
 
-VECTORS_ALONE = 4
-"""Vectors of 16 bytes that a lane of `split_alone` asks for at once of a row that has no other input; two of each input where it has."""
 THREADS_ALONE = 1024
-"""Threads per multiprocessor for which `split_alone` leaves registers: 64 each, at the price of up to 3 spilled words in the select01 ops
-(16 where their rows are float32).
+"""Threads per multiprocessor for which `split_alone` leaves registers: 64 each, at the price of a few spilled words in the select01 ops.
 On an H200 the norm of 115200 rows of 3072 took 343 us by them, and 407 where the compiler took what it liked (c834b94)."""
 
 
 @functools.cache
-def split_alone(hidden: int, item_size: int, inputs: int) -> RowSplit:
+def split_alone(hidden: int, item_size: int, each: int) -> RowSplit:
     """A block for every row: no lane is idle at widths that are no power of two, and the hardware hands out the next row wherever one ends.
 
     Args:
-        inputs: rows of activations held at once per row of output.
+        each: vectors of 16 bytes of each input that a lane asks for at once.
     """
     vectors = hidden * item_size // 16
-    warps = -(-vectors // (32 * (VECTORS_ALONE if inputs == 1 else 2)))
+    warps = -(-vectors // (32 * each))
     warps = min(32, max(warps, min(2, -(-vectors // 32))))
     return RowSplit(warps, max(1, THREADS_ALONE // (32 * warps)), threads=32 * warps, together=1)
+
+
+MOST_THREADS = 1536
+"""Threads per multiprocessor, with 40 registers each, for which `at_once` makes room. On an H200 the residual norm of 1024 rows of 3072
+took 6.6 us so, and 7.9 by two waves, of which the second had a quarter of the blocks (side by side in one process)."""
+
+
+def at_once(split: RowSplit, rows: int, multiprocessors: int) -> RowSplit:
+    """`split` with all of a launch's blocks resident at once, where the registers suffice for that."""
+    needed = -(-rows // multiprocessors)
+    return split._replace(min_blocks=needed) if split.min_blocks < needed <= MOST_THREADS // split.threads else split
 
 
 NEIGHBOURS = {1: 3, 2: 2}

@@ -101,8 +101,6 @@ def split_stream(
 
 LEAST_NEIGHBOURS = 4
 """Neighbouring rows that share values from which putting these together costs less than it saves."""
-LEAST_QUEUE = 3
-"""Rows per block below which one more block per multiprocessor loads more shared values than it hides latency."""
 OTHER_REGISTERS, MORE_REGISTERS = 28, 44
 """Of a thread beside vectors: addresses, statistics, the ring. With the words of its vectors this is what sm_90, and other GPUs, need
 without a spill."""
@@ -133,7 +131,7 @@ def split_combined(
     stages = min(MOST_STAGES, SHARED_BYTES // row_bytes) if aligned else 0
     stages = stages if stages >= 2 else 0
     resident = MULTIPROCESSOR_BYTES // (2 * row_bytes + 1024) if stages else ENOUGH_WARPS
-    filled = rows // (LEAST_QUEUE * multiprocessors)
+    filled = rows // multiprocessors  # blocks of which each has a row
     tried: list[tuple[int, int, int]] = []
     for each in range(MOST_VECTORS, 0, -1):
         warps = -(-vectors // (32 * each))

@@ -6,7 +6,7 @@
 //   GATE, SCALE, SHIFT                addressing of the modulation (0 one value, 1 one row, 2 to 4 a row per sample or token); GATE -1: none
 //   GATE_DTYPE, SCALE_DTYPE, SHIFT_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE   dtypes, coded as DTYPE; WEIGHT_DTYPE, BIAS_DTYPE -1: none
 //   ALIGNED                           1: every row of x and residual starts on 16 bytes
-//   MODULATION_ALIGNED                1: every row of the modulations, the weight and the bias do
+//   SHARED_ALIGNED                    1: every row of the modulations, the weight and the bias do
 //   MIN_BLOCKS                        blocks resident per multiprocessor
 //   PREFETCH                          1: a row is asked for before the row before it is worked on
 
@@ -60,7 +60,7 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
                 unpack(other[i], sums);
                 if constexpr (GATE >= 0) {
                     float factors[VEC];
-                    load_modulation<GATE_DTYPE, GATE, MODULATION_ALIGNED>(gates, vector * VEC, factors);
+                    load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gates, vector * VEC, factors);
                     // Not contracted, so that v rounds as torch's float32 chain does.
 #pragma unroll
                     for (int e = 0; e < VEC; ++e) values[e] = __fmul_rn(values[e], factors[e]);
@@ -82,10 +82,10 @@ modulated_norm(const char* __restrict__ x, const char* __restrict__ residual, co
             if (skips(i, member)) continue;
             const int vector = vector_of(i, member);
             float values[VEC], factors[VEC], terms[VEC];
-            load_modulation<SCALE_DTYPE, SCALE, MODULATION_ALIGNED>(scales, vector * VEC, factors);
-            load_modulation<SHIFT_DTYPE, SHIFT, MODULATION_ALIGNED>(shifts, vector * VEC, terms);
+            load_modulation<SCALE_DTYPE, SCALE, SHARED_ALIGNED>(scales, vector * VEC, factors);
+            load_modulation<SHIFT_DTYPE, SHIFT, SHARED_ALIGNED>(shifts, vector * VEC, terms);
             unpack(own[i], values);
-            normalise<WEIGHT_DTYPE, BIAS_DTYPE, MODULATION_ALIGNED>(values, found, weight, bias, vector * VEC);
+            normalise<WEIGHT_DTYPE, BIAS_DTYPE, SHARED_ALIGNED>(values, found, weight, bias, vector * VEC);
 #pragma unroll
             for (int e = 0; e < VEC; ++e) values[e] = values[e] * (1.0f + factors[e]) + terms[e];
             store_vector(y + row * (D * ITEM) + vector * 16, pack(values));

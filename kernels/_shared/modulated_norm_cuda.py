@@ -16,6 +16,7 @@ from .cuda_rows import (
     NO_TENSOR,
     RowSplit,
     addressing_code,
+    at_once,
     grid,
     item_size_of,
     launch_macros,
@@ -149,11 +150,22 @@ def _specialise_call(
     else:
         if design == "persistent":
             split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
+        elif design == "alone":
+            split = alone_split(plan.hidden, item_size, inputs, plan.rows, multiprocessors)
         else:
-            split = (split_alone if design == "alone" else split_neighbours)(plan.hidden, item_size, inputs)
+            split = split_neighbours(plan.hidden, item_size, inputs)
         source = build(shared_aligned, split)
         blocks, threads, chunk = grid(plan.rows, split, multiprocessors), split.threads, ()
     return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps))
+
+
+def alone_split(hidden: int, item_size: int, inputs: int, rows: int, multiprocessors: int) -> RowSplit:
+    """A block for every row, with two vectors to a lane of each of two inputs. Of one input four, but for launches whose blocks are all
+    resident with two: on an H200 these make 128 rows of 4096 take 2.2 us instead of 2.8, and 8308 rows of 3072 25.5 instead of 24.0."""
+    two = split_alone(hidden, item_size, 2)
+    if inputs > 1:
+        return at_once(two, rows, multiprocessors)
+    return two if rows <= multiprocessors * two.min_blocks else split_alone(hidden, item_size, 4)
 
 
 def specialise(
@@ -182,7 +194,7 @@ def specialise(
         return nvrtc.kernel_source(STREAM_SOURCE, "modulated_stream", macros)
     macros |= {
         "D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks,
-        "MODULATION_ALIGNED": modulation_aligned,
+        "SHARED_ALIGNED": modulation_aligned,
     }  # fmt: skip
     if split.together:
         return nvrtc.kernel_source(ROWS_SOURCE, "modulated_rows", macros | {"TOGETHER": split.together})

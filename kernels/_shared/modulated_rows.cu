@@ -6,9 +6,15 @@
 //   TOGETHER                          rows of a block, all of whose warps share each of them (THREADS = 32 * WARPS)
 
 #include "row_norm.cuh"
+#include "kept_row.cuh"
 
 static_assert(LANES == THREADS, "all warps of a block share each row");
 constexpr bool SPREAD = TOGETHER > 1 && WARPS > 6;  // of rows_statistics
+
+// Scale and shift are asked for before the row's sums, not behind them, where that is faster and the registers hold them: without a residual
+// of 16-bit values in two vectors to a lane, with one where they change by frame.
+constexpr int ASKED = PER_LANE * (Kept<SCALE_DTYPE, SCALE>::WORDS + Kept<SHIFT_DTYPE, SHIFT>::WORDS);
+constexpr bool EARLY = TOGETHER == 1 && ITEM == 2 && (RESIDUAL ? ASKED <= 32 && (SCALE == ROW || SHIFT == ROW) : ASKED <= 16);
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ gate,
@@ -35,6 +41,19 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
         if constexpr (RESIDUAL) fetch(residual, residual_batch_stride, residual_row_stride, places[r], other[r]);
     }
 
+    const char *scales[TOGETHER], *shifts[TOGETHER];
+    const Broadcast scale_at = {scale_batch_stride, scale_group_stride, scale_rows};
+    const Broadcast shift_at = {shift_batch_stride, shift_group_stride, shift_rows};
+#pragma unroll
+    for (int r = 0; r < TOGETHER; ++r) {
+        scales[r] = modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, places[r].batch, places[r].token);
+        shifts[r] = modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, places[r].batch, places[r].token);
+    }
+    Kept<SCALE_DTYPE, EARLY ? SCALE : ABSENT> early_scale;
+    Kept<SHIFT_DTYPE, EARLY ? SHIFT : ABSENT> early_shift;
+    early_scale.load(scales[0], member);
+    early_shift.load(shifts[0], member);
+
     if constexpr (RESIDUAL) {
         const char* gates[TOGETHER];
         if constexpr (GATE >= 0) {
@@ -54,7 +73,7 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
                 unpack(other[r][i], sums);
                 if constexpr (GATE >= 0) {
                     if (r == 0 || gates[r] != gates[r - 1])
-                        load_modulation<GATE_DTYPE, GATE, MODULATION_ALIGNED>(gates[r], vector * VEC, factors);
+                        load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gates[r], vector * VEC, factors);
                     // Not contracted, so that v rounds as torch's float32 chain does.
 #pragma unroll
                     for (int e = 0; e < VEC; ++e) values[e] = __fmul_rn(values[e], factors[e]);
@@ -71,14 +90,6 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
     const auto value = [&](int r, int i, float (&values)[VEC]) { unpack(own[r][i], values); };
     rows_statistics<TOGETHER, SPREAD>(value, member, 0, 0, eps, exchange, found);
 
-    const char *scales[TOGETHER], *shifts[TOGETHER];
-    const Broadcast scale_at = {scale_batch_stride, scale_group_stride, scale_rows};
-    const Broadcast shift_at = {shift_batch_stride, shift_group_stride, shift_rows};
-#pragma unroll
-    for (int r = 0; r < TOGETHER; ++r) {
-        scales[r] = modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, places[r].batch, places[r].token);
-        shifts[r] = modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, places[r].batch, places[r].token);
-    }
 #pragma unroll
     for (int i = 0; i < PER_LANE; ++i) {
         if (skips(i, member)) continue;
@@ -86,21 +97,26 @@ modulated_rows(const char* __restrict__ x, const char* __restrict__ residual, co
         float factors[VEC], terms[VEC], weights[VEC], offsets[VEC];  // likewise
 #pragma unroll
         for (int r = 0; r < TOGETHER; ++r) {
-            if (r == 0 || scales[r] != scales[r - 1])
-                load_modulation<SCALE_DTYPE, SCALE, MODULATION_ALIGNED>(scales[r], vector * VEC, factors);
-            if (r == 0 || shifts[r] != shifts[r - 1])
-                load_modulation<SHIFT_DTYPE, SHIFT, MODULATION_ALIGNED>(shifts[r], vector * VEC, terms);
+            if constexpr (EARLY) {
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) factors[e] = early_scale.value(i, e), terms[e] = early_shift.value(i, e);
+            } else {
+                if (r == 0 || scales[r] != scales[r - 1])
+                    load_modulation<SCALE_DTYPE, SCALE, SHARED_ALIGNED>(scales[r], vector * VEC, factors);
+                if (r == 0 || shifts[r] != shifts[r - 1])
+                    load_modulation<SHIFT_DTYPE, SHIFT, SHARED_ALIGNED>(shifts[r], vector * VEC, terms);
+            }
             float values[VEC];
             unpack(own[r][i], values);
 #pragma unroll
             for (int e = 0; e < VEC; ++e) values[e] = (values[e] - found[r].mean) * found[r].inverse;
             if constexpr (WEIGHT_DTYPE >= 0) {
-                if (r == 0) load_shared_values<WEIGHT_DTYPE, MODULATION_ALIGNED>(weight, vector * VEC, weights);
+                if (r == 0) load_shared_values<WEIGHT_DTYPE, SHARED_ALIGNED>(weight, vector * VEC, weights);
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) values[e] *= weights[e];
             }
             if constexpr (BIAS_DTYPE >= 0) {
-                if (r == 0) load_shared_values<BIAS_DTYPE, MODULATION_ALIGNED>(bias, vector * VEC, offsets);
+                if (r == 0) load_shared_values<BIAS_DTYPE, SHARED_ALIGNED>(bias, vector * VEC, offsets);
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) values[e] += offsets[e];
             }

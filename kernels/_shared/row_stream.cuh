@@ -13,6 +13,7 @@
 //   COMBINED         1: weights, biases and modulations are put together, into what a row is multiplied by and what is added (see Line)
 
 #include "row_norm.cuh"
+#include "kept_row.cuh"
 
 #if __CUDA_ARCH__ >= 900
 constexpr bool BULK = STAGES > 0;
@@ -50,11 +51,6 @@ struct Ring {
 };
 
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
-
-// Brings a row into the L2.
-template <int BYTES = ROW_BYTES> __device__ __forceinline__ void prefetch(const char* row) {
-    if constexpr (BULK) asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(row), "n"(BYTES) : "memory");
-}
 
 // Rows of STREAMS tensors, in the block's order.  `source(stream, row)` is the address of a row.
 template <class Source> struct Stream {
@@ -127,50 +123,6 @@ template <class Source> struct Stream {
     }
 };
 
-// A lane's share of a row that many rows of x use (ADDRESSING as in row_norm.cuh, or negative: absent), kept as it lies in memory.
-template <int KIND, int ADDRESSING> struct Kept {
-    static constexpr int WORDS = VEC * (KIND == FLOAT32 ? 4 : 2) / 4;
-    u32 word[PER_LANE][WORDS];
-    const char* held = nullptr;
-
-    __device__ __forceinline__ void load(const char* row, int member) {
-        if constexpr (ADDRESSING == SCALAR) {
-            word[0][0] = KIND == FLOAT32 ? __ldg((const u32*)row) : __ldg((const u16*)row);
-        } else if constexpr (ADDRESSING > SCALAR) {
-#pragma unroll
-            for (int i = 0; i < PER_LANE; ++i) {
-                if (skips(i, member)) continue;
-                const char* p = row + (i64)vector_of(i, member) * (WORDS * 4);
-                if constexpr (SHARED_ALIGNED) {
-#pragma unroll
-                    for (int w = 0; w < WORDS; w += 4) {
-                        const uint4 raw = __ldg((const uint4*)p + w / 4);
-                        word[i][w] = raw.x; word[i][w + 1] = raw.y; word[i][w + 2] = raw.z; word[i][w + 3] = raw.w;
-                    }
-                } else {
-#pragma unroll
-                    for (int w = 0; w < WORDS; ++w)
-                        word[i][w] = KIND == FLOAT32 ? __ldg((const u32*)p + w)
-                                                     : __ldg((const u16*)p + 2 * w) | ((u32)__ldg((const u16*)p + 2 * w + 1) << 16);
-                }
-            }
-        }
-    }
-
-    // Loads `row` unless it is the one that is held.
-    __device__ __forceinline__ void keep(const char* row, int member) {
-        if (row == held) return;
-        held = row;
-        load(row, member);
-    }
-
-    __device__ __forceinline__ float value(int i, int e) const {
-        if constexpr (ADDRESSING == SCALAR) return widen<KIND>(word[0][0]);
-        else if constexpr (KIND == FLOAT32) return __uint_as_float(word[i][e]);
-        else return widen<KIND>((word[i][e / 2] >> (16 * (e % 2))) & 0xffffu);
-    }
-};
-constexpr int ABSENT = -1;
 constexpr bool SPREAD = COMBINED && WARPS > 6;  // of row_statistics
 
 // Rows from that of `token` on that read the same values.

@@ -7,11 +7,12 @@
 //   WEIGHT_DTYPE, BIAS_DTYPE     likewise; -1: none
 //   INDEX_BYTES                  bytes of an index (1, 4, 8); whatever is not zero asks for row set 1
 //   ALIGNED                      1: every row of x, residual and residual_gate starts on 16 bytes
-//   MODULATION_ALIGNED           1: every one of the six rows, the weight and the bias do
+//   SHARED_ALIGNED               1: every one of the six rows, the weight and the bias do
 //   MIN_BLOCKS                   blocks resident per multiprocessor
 //   ALONE                        1: a block for every row, so that there is no next one
 
 #include "../row_norm.cuh"
+#include "../kept_row.cuh"
 
 // A lane's share of the row that is normed: x as it came, packed, or the unrounded v in float32.  The other takes no registers.
 struct Row {
@@ -27,6 +28,9 @@ struct Row {
         }
     }
 };
+
+// Where the registers hold them, scale and shift are asked for before the row's sums, and v is stored behind these.
+constexpr bool EARLY = ALONE && ITEM == 2 && PER_LANE * 2 * Kept<ROW_DTYPE, CHANNEL>::WORDS <= 16;
 
 __device__ __forceinline__ bool takes_set_one(const char* index, i64 place) {
     if constexpr (INDEX_BYTES == 1) return __ldg((const unsigned char*)index + place) != 0;
@@ -69,11 +73,17 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
                 // Not contracted, so that v rounds as torch's float32 chain does.
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) own.wide[i][e] = __fadd_rn(own.wide[i][e], __fmul_rn(values[e], factors[e]));
-                store_vector(v + row * (D * ITEM) + vector_of(i, member) * 16, pack(own.wide[i]));
+                if constexpr (!EARLY) store_vector(v + row * (D * ITEM) + vector_of(i, member) * 16, pack(own.wide[i]));
             }
         } else {
             load_row<ALIGNED>(x + (batch * x_batch_stride + token * x_row_stride) * ITEM, member, own.packed);
         }
+
+        const char* scales = one ? scale1 + batch * scale1_stride * ROW_ITEM : scale0 + batch * scale0_stride * ROW_ITEM;
+        const char* shifts = one ? shift1 + batch * shift1_stride * ROW_ITEM : shift0 + batch * shift0_stride * ROW_ITEM;
+        Kept<ROW_DTYPE, EARLY ? CHANNEL : ABSENT> early_scale, early_shift;
+        early_scale.load(scales, member);
+        early_shift.load(shifts, member);
 
         // Needs nothing of the row, so it is done while the row is on its way.
         const char* gates = one ? gate1 + batch * gate1_stride * ROW_ITEM : gate0 + batch * gate0_stride * ROW_ITEM;
@@ -82,24 +92,28 @@ select01(const char* __restrict__ x, const char* __restrict__ residual, const ch
             if (skips(i, member)) continue;
             const int vector = vector_of(i, member);
             float values[VEC];
-            load_shared_values<ROW_DTYPE, MODULATION_ALIGNED>(gates, vector * VEC, values);
+            load_shared_values<ROW_DTYPE, SHARED_ALIGNED>(gates, vector * VEC, values);
             store_vector(gate_out + row * (D * ITEM) + vector * 16, pack(values));
         }
 
         const Statistics found =
             row_statistics([&](int i, float (&values)[VEC]) { own.values(i, values); }, member, group, turn, eps, exchange);
 
-        const char* scales = one ? scale1 + batch * scale1_stride * ROW_ITEM : scale0 + batch * scale0_stride * ROW_ITEM;
-        const char* shifts = one ? shift1 + batch * shift1_stride * ROW_ITEM : shift0 + batch * shift0_stride * ROW_ITEM;
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
             if (skips(i, member)) continue;
             const int vector = vector_of(i, member);
             float values[VEC], factors[VEC], terms[VEC];
-            load_shared_values<ROW_DTYPE, MODULATION_ALIGNED>(scales, vector * VEC, factors);
-            load_shared_values<ROW_DTYPE, MODULATION_ALIGNED>(shifts, vector * VEC, terms);
+            if constexpr (EARLY) {
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) factors[e] = early_scale.value(i, e), terms[e] = early_shift.value(i, e);
+            } else {
+                load_shared_values<ROW_DTYPE, SHARED_ALIGNED>(scales, vector * VEC, factors);
+                load_shared_values<ROW_DTYPE, SHARED_ALIGNED>(shifts, vector * VEC, terms);
+            }
             own.values(i, values);
-            normalise<WEIGHT_DTYPE, BIAS_DTYPE, MODULATION_ALIGNED>(values, found, weight, bias, vector * VEC);
+            if constexpr (RESIDUAL && EARLY) store_vector(v + row * (D * ITEM) + vector * 16, pack(values));
+            normalise<WEIGHT_DTYPE, BIAS_DTYPE, SHARED_ALIGNED>(values, found, weight, bias, vector * VEC);
 #pragma unroll
             for (int e = 0; e < VEC; ++e) values[e] = values[e] * (1.0f + factors[e]) + terms[e];
             store_vector(y + row * (D * ITEM) + vector * 16, pack(values));

@@ -41,14 +41,6 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
         if (stream == 1) return residual_gate + (batch * residual_gate_batch_stride + token * residual_gate_row_stride) * ITEM;
         return residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM;
     };
-    const auto prefetch_row = [&](int of_chunk) {
-        const auto [batch, token] = place_of(rows.first + of_chunk, tokens);
-        prefetch(x + (batch * x_batch_stride + token * x_row_stride) * ITEM);
-        if constexpr (RESIDUAL) {
-            prefetch(residual_gate + (batch * residual_gate_batch_stride + token * residual_gate_row_stride) * ITEM);
-            prefetch(residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM);
-        }
-    };
     const auto chosen_by = [&](i64 row) {
         const auto [batch, token] = place_of(row, tokens);
         return takes_set_one(index, batch * index_batch_stride + token * index_token_stride);
@@ -60,19 +52,6 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
     if constexpr (COMBINED) {
         const i64 row = rows.first + member % 32;
         const bool mine = row < rows.end;
-        if constexpr (BULK) {
-            // One block of 32 brings both row sets of its sample, too.
-            if (SHARED_ALIGNED && member == 0 && blockIdx.x % 32 == 0) {
-                const i64 batch = (u32)rows.first / (u32)tokens;
-                const char* const sets[] = {scale0 + batch * scale0_stride * ROW_ITEM, scale1 + batch * scale1_stride * ROW_ITEM,
-                                            shift0 + batch * shift0_stride * ROW_ITEM, shift1 + batch * shift1_stride * ROW_ITEM,
-                                            gate0 + batch * gate0_stride * ROW_ITEM, gate1 + batch * gate1_stride * ROW_ITEM};
-#pragma unroll
-                for (int s = 0; s < 6; ++s) prefetch<D * ROW_ITEM>(sets[s]);
-            }
-            // The first rows come into the L2 while the index is on its way, whatever their order.
-            if (mine && member < 2 * SLOTS) prefetch_row(member);
-        }
         const bool one = mine && chosen_by(row);
         const u32 ones = __ballot_sync(ALL, one), below = (1u << member % 32) - 1, all = __ballot_sync(ALL, mine);
         zeros = __popc(all & ~ones);

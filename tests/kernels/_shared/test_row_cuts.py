@@ -113,15 +113,26 @@ def test_the_grid_has_no_block_without_rows(shared: Any) -> None:
 
 
 @pytest.mark.parametrize("item_size", [2, 4])
-@pytest.mark.parametrize("inputs", [1, 2])
-def test_a_row_of_its_own_block_leaves_no_warp_without_work(shared: Any, item_size: int, inputs: int) -> None:
+@pytest.mark.parametrize("each", [2, 4])
+def test_a_row_of_its_own_block_leaves_no_warp_without_work(shared: Any, item_size: int, each: int) -> None:
     cuda_rows = shared("cuda_rows")
     for hidden in ALL_HIDDEN:
-        split, vectors = cuda_rows.split_alone(hidden, item_size, inputs), hidden * item_size // 16
+        split, vectors = cuda_rows.split_alone(hidden, item_size, each), hidden * item_size // 16
         assert split.threads == 32 * split.warps <= 1024, hidden
         assert 32 * (split.warps - 1) < vectors, hidden
         assert cuda_rows.grid(4096, split, H200_MULTIPROCESSORS) == 4096
-    assert [cuda_rows.split_alone(3072, 2, count).warps for count in (1, 2)] == [3, 6], "384 vectors, and no lane without one"
+    assert [cuda_rows.split_alone(3072, 2, count).warps for count in (4, 2)] == [3, 6], "384 vectors, and no lane without one"
+
+
+def test_all_rows_are_resident_at_once_where_that_takes_no_more_registers_than_there_are(shared: Any) -> None:
+    norms = shared("modulated_norm_cuda")
+
+    def blocks(rows: int, hidden: int = 3072, inputs: int = 2) -> tuple[int, int]:
+        split = norms.alone_split(hidden, 2, inputs, rows, H200_MULTIPROCESSORS)
+        return split.warps, split.min_blocks
+
+    assert [blocks(rows)[1] for rows in (6, 660, 661, 1024, 1056, 1057, 4096)] == [5, 5, 6, 8, 8, 5, 5]
+    assert [blocks(rows, inputs=1)[0] for rows in (6, 660, 661, 4096)] == [6, 6, 3, 3], "two vectors to a lane, or four"
 
 
 @pytest.mark.parametrize("item_size", [2, 4])

@@ -26,6 +26,14 @@ NORM_CASES: dict[str, dict[str, Any]] = {
         "strided": True,
     },
     "frames end within a block": {"batch": 2, "tokens": 20, "hidden": 264, "modulation": "frame", "frames": 4, "gate": "frame"},
+    "frames of float32 values": {
+        "tokens": 12,
+        "hidden": 520,
+        "modulation": "frame",
+        "frames": 3,
+        "modulation_dtype": "float32",
+        "gate": "none",
+    },
     "a gate for each row": {"tokens": 8, "hidden": 264, "gate": "token"},
     "values that all rows share": {"tokens": 7, "hidden": 392, "norm": "rms", "affine": True, "modulation": "channel", "gate": "channel"},
     "one value": {"batch": 2, "tokens": 4, "hidden": 72, "dtype": "float16", "modulation": "scalar", "gate": "none"},
@@ -40,6 +48,7 @@ SELECT01_CASES: dict[str, dict[str, Any]] = {
 EVERY = [(f"{op}/fused_cuda@{version}", name) for name in NORM_CASES for op in NORMS for version in (4, 5)]
 EVERY += [(f"{op}/fused_cuda@4", name) for name in SELECT01_CASES for op in SELECT01]
 KEPT = tuple((f"{op}/fused_cuda@5", name) for op in NORMS for name in ("a sample ends within a block", "rows left over"))
+KEPT += (("residual_gate_norm_scale_shift/fused_cuda@4", "frames of float32 values"),)
 
 
 @pytest.fixture
@@ -60,15 +69,23 @@ def test_every_output_is_rounded_once(error_of: Any, kernel: str, case: str) -> 
     assert error_of(kernel, case) <= 1
 
 
+ALONE, NEIGHBOURS = "residual_gate_norm_scale_shift/fused_cuda@4", "residual_gate_norm_scale_shift/fused_cuda@5"
+SELECTING = "residual_norm_scale_shift_gate_select01/fused_cuda@4"
+FIRST_SHIFT = ("early_shift.load(shifts[0], member)", "early_shift.load(shift, member)")
+FIRST_SET = ("early_scale.load(scales, member)", "early_scale.load(scale0, member)")
+NO_STORE = ("if constexpr (RESIDUAL && EARLY) store_vector", "if constexpr (false) store_vector")
 DEFECTS = {
-    "a shift of the sample before": ("a sample ends within a block", "shifts[r] != shifts[r - 1]", "false"),
-    "a gate of the sample before": ("a sample ends within a block", "gates[r] != gates[r - 1]", "false"),
-    "statistics of the row before": ("rows left over", "shares = slots[r] + ", "shares = slots[0] + "),
-    "a row that is taken twice": ("a sample ends within a block", "min(first + r, rows - 1)", "min(first + r / 2, rows - 1)"),
+    "a shift of the sample before": (NEIGHBOURS, "a sample ends within a block", "shifts[r] != shifts[r - 1]", "false"),
+    "a gate of the sample before": (NEIGHBOURS, "a sample ends within a block", "gates[r] != gates[r - 1]", "false"),
+    "statistics of the row before": (NEIGHBOURS, "rows left over", "shares = slots[r] + ", "shares = slots[0] + "),
+    "a row that is taken twice": (NEIGHBOURS, "a sample ends within a block", "min(first + r, rows - 1)", "min(first + r / 2, rows - 1)"),
+    "a shift of the first frame": (ALONE, "frames of float32 values", *FIRST_SHIFT),
+    "a scale of the other set": (SELECTING, "samples", *FIRST_SET),
+    "v that is not stored": (SELECTING, "samples", *NO_STORE),
 }
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_is_seen(error_of: Any, defect: str) -> None:
-    case, right, wrong = DEFECTS[defect]
-    assert error_of("residual_gate_norm_scale_shift/fused_cuda@5", case, {right: wrong}) > 1
+    kernel, case, right, wrong = DEFECTS[defect]
+    assert error_of(kernel, case, {right: wrong}) > 1

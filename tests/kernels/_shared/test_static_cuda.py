@@ -29,8 +29,10 @@ def source(shared: Any, *, hidden: int = 3072, dtype: int = BFLOAT16, modulation
     narrow = FLOAT32 not in (dtype, modulation) and not affine
     item_size, inputs = 4 if dtype == FLOAT32 else 2, 2 if residual else 1
     chosen = cuda_rows.RowSplit(*split) if split else cuda_rows.split_ahead(hidden, item_size, inputs, rows, MULTIPROCESSORS, narrow=narrow)
-    if design != "persistent":
-        chosen = (cuda_rows.split_alone if design == "alone" else cuda_rows.split_neighbours)(hidden, item_size, inputs)
+    if design == "alone":
+        chosen = cuda.alone_split(hidden, item_size, inputs, rows, MULTIPROCESSORS)
+    elif design == "neighbours":
+        chosen = cuda_rows.split_neighbours(hidden, item_size, inputs)
     return cuda.specialise(plan, dtypes, layer, residual, aligned, aligned, chosen, l2_bytes=L2_BYTES)
 
 
