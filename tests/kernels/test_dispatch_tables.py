@@ -71,7 +71,7 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
     assert (len(random), len(suites)) == (398, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.68, 0.79)), (suites, (0.78, 0.86))):
+    for found, least in ((random, (0.69, 0.81)), (suites, (0.80, 0.87))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
@@ -91,7 +91,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 147
-    for found, least in ((own, (0.79, 0.89)), (kin, (0.85, 0.95))):
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.84, 0.95))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]

@@ -68,6 +68,18 @@ def test_a_new_run_replaces_its_entries_and_keeps_the_others(synthetic: ModuleTy
     assert set(made(synthetic.make_run(run_id="new"), before=before).runs) == {"new"}, "no run without an entry"
 
 
+def test_a_run_whose_folder_holds_another_one_now_is_kept_by_the_table_alone(synthetic: ModuleType) -> None:
+    def stored(run: Run, folder: str, before: DispatchTable | None = None) -> DispatchTable:
+        return tuned_table(OP, [run], tuned_cases(run, OP, keys(run), ORDER), order=ORDER, before=before, records={run.id: folder})
+
+    before = stored(synthetic.make_run(run_id="old"), "results/random/h200")
+    ended_early = synthetic.make_run(run_id="new", cases=("flux_1024",))
+    table = stored(ended_early, "results/random/h200", before)
+    assert {name: one.record for name, one in table.runs.items()} == {"new": "results/random/h200", "old": ""}
+    elsewhere = stored(ended_early, "results/other", before)
+    assert {name: one.record for name, one in elsewhere.runs.items()} == {"new": "results/other", "old": "results/random/h200"}
+
+
 def test_times_of_equal_keys_are_averaged_over_the_runs_that_timed_most_kernels(synthetic: ModuleType) -> None:
     slower = synthetic.make_run(run_id="slower", slow={("flux_1024", ORDER[0]): 1.21})
     table = made(synthetic.make_run(run_id="new"), slower, synthetic.make_run(run_id="lacks", kernels=[*ORDER[1:], f"{OP}/split_torch@1"]))

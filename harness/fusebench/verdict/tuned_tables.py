@@ -163,9 +163,13 @@ def tuned_table(
     for entry in (entry for found in entries.values() for entry in found):
         for run in entry.runs:
             timed.setdefault(run, set()).update(time.kernel for time in entry.times)
-    every = (dict(before.runs) if before else {}) | {
-        run.id: _run(run, (records or {}).get(run.id, ""), (codes or {}).get(run.id, {})) for run in runs
+    records = records or {}
+    replaced = set(records.values())  # folders that hold these runs now, and no older one
+    older = {
+        name: msgspec.structs.replace(one, record="") if one.record in replaced else one
+        for name, one in (before.runs if before else {}).items()
     }
+    every = older | {run.id: _run(run, records.get(run.id, ""), (codes or {}).get(run.id, {})) for run in runs}
     environment = runs[0].environment
     return DispatchTable(
         schema_version=TABLE_VERSION,
