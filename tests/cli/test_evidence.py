@@ -324,6 +324,7 @@ def test_gate_captures_nothing_even_where_it_could(fusebench: Fusebench, counted
     assert counted.calls == []
 
 
+# Planted errors far above those of a float32 sum, which grow where a row's values cancel.
 ROUGH = """
 import triton
 import triton.language as tl
@@ -331,7 +332,7 @@ import triton.language as tl
 from fusebench import kernel
 
 OPTIONS = {"num_warps": 4}
-ERROR = 2e-7
+ERROR = 2e-4
 
 
 @triton.jit
@@ -355,7 +356,7 @@ from fusebench import kernel
 @kernel("unit_sum", "split", version=1, role="split", language="torch")
 def split(x):
     sign = 1 - 2 * (torch.arange(x.shape[1], device=x.device) % 2)
-    return ((x.double() / x.double().sum(dim=-1, keepdim=True) * (1 + 3e-7 * sign)).float(),)
+    return ((x.double() / x.double().sum(dim=-1, keepdim=True) * (1 + 3e-4 * sign)).float(),)
 """
 
 
@@ -367,7 +368,7 @@ def test_ab_end_to_end_on_a_kernel_that_became_less_accurate_and_spills(project:
     git(project, "add", "-A")
     git(project, "commit", "-q", "-m", "an inaccurate split chain, and a kernel that is better than it")
     (kernels / "rough.py").write_text(
-        ROUGH.replace("ERROR = 2e-7", "ERROR = 3e-7").replace('"num_warps": 4', '"num_warps": 1, "maxnreg": 24')
+        ROUGH.replace("ERROR = 2e-4", "ERROR = 3e-4").replace('"num_warps": 4', '"num_warps": 1, "maxnreg": 24')
     )
     result = fusebench("ab", "--suite", "unit_sum", "--kernel", "rough", "--device", "cpu", "--base", "HEAD", "--json")
     assert result.exit_code == ExitCode.REGRESSION, result.output

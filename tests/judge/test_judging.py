@@ -135,29 +135,52 @@ def test_a_kernel_that_is_wrong_between_the_magnitudes_of_an_op_is_caught(monkey
     assert caught.value.status is EvaluationStatus.WRONG
 
 
-@pytest.mark.parametrize(("one_pass", "found"), [(False, ""), (True, "rows nearly constant: RMS error")])
-def test_nearly_constant_rows_find_a_variance_of_one_pass(monkeypatch: pytest.MonkeyPatch, one_pass: bool, found: str) -> None:
-    """Planted: E[x^2] - mean^2 at 256 channels, where it errs least; a norm in two passes stays below the bound in forty such calls."""
+def two_passes(wide: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
+    return (wide - mean).square().mean(-1, keepdim=True)
+
+
+def normed(variance: Kernel) -> Kernel:
+    def kernel(x: torch.Tensor, weight: None, bias: None, scale: torch.Tensor, shift: Any, eps: float, norm: str) -> Any:  # noqa: PLR0917
+        wide = x.float()
+        mean = wide.mean(-1, keepdim=True)
+        return ((wide - mean) * torch.rsqrt(variance(wide, mean) + eps) * (1 + scale) + shift).to(x.dtype)
+
+    return kernel
+
+
+@pytest.fixture
+def nearly_constant(monkeypatch: pytest.MonkeyPatch) -> Op:
+    """The op of those norms, all of whose calls have rows that are nearly constant, of usual size."""
     monkeypatch.setattr(Op, "magnitudes", lambda self, params: (1.0,))
-    monkeypatch.setattr(comparing, "_NEAR_CONSTANT_SHARE", 1.0)
-    monkeypatch.setattr(comparing, "_SPECIAL_SHARE", 0.0)
-    monkeypatch.setattr(comparing, "_PLAIN_SHARE", 0.0)
-    monkeypatch.setattr(comparing, "_BETWEEN_SHARE", 0.0)
+    for share, value in (("_NEAR_CONSTANT_SHARE", 1.0), ("_SPECIAL_SHARE", 0.0), ("_PLAIN_SHARE", 0.0), ("_BETWEEN_SHARE", 0.0)):
+        monkeypatch.setattr(comparing, share, value)
+    return SHIPPED.op("norm_scale_shift")
 
-    def normed(variance: Kernel) -> Kernel:
-        def kernel(x: torch.Tensor, weight: None, bias: None, scale: torch.Tensor, shift: Any, eps: float, norm: str) -> Any:  # noqa: PLR0917
-            wide = x.float()
-            mean = wide.mean(-1, keepdim=True)
-            return ((wide - mean) * torch.rsqrt(variance(wide, mean) + eps) * (1 + scale) + shift).to(x.dtype)
 
-        return kernel
-
-    two_passes = normed(lambda wide, mean: (wide - mean).square().mean(-1, keepdim=True))
-    mine = normed(lambda wide, mean: (wide.square().mean(-1, keepdim=True) - mean.square()).clamp(min=0)) if one_pass else two_passes
-    op = SHIPPED.op("norm_scale_shift")
-    judge, _ = judge_of_op(mine, op, {"hidden": 256, "tokens": 64}, split=kernel_of(two_passes, op, "split"))
+@pytest.mark.parametrize(("one_pass", "found"), [(False, ""), (True, "rows nearly constant: RMS error")])
+def test_nearly_constant_rows_find_a_variance_of_one_pass(nearly_constant: Op, one_pass: bool, found: str) -> None:
+    """Planted: E[x^2] - mean^2 at 256 channels, where it errs least; a norm in two passes stays below the bound in forty such calls."""
+    right = normed(two_passes)
+    mine = normed(lambda wide, mean: (wide.square().mean(-1, keepdim=True) - mean.square()).clamp(min=0)) if one_pass else right
+    judge, _ = judge_of_op(mine, nearly_constant, {"hidden": 256, "tokens": 64}, split=kernel_of(right, nearly_constant, "split"))
     with pytest.raises(CandidateError, match=found) if found else nullcontext():
         judge.compare(8 if found else 40)
+
+
+@pytest.mark.parametrize(("alike", "found"), [(True, ""), (False, "rows nearly constant: RMS error")])
+def test_a_call_in_which_the_split_chain_errs_as_much_accuses_nobody(nearly_constant: Op, alike: bool, found: str) -> None:
+    """Planted: errors eight times as large where a draw's values say so, as a gate at 1e14 makes them."""
+    right = normed(two_passes)
+
+    def now_and_then(x: torch.Tensor, *rest: Any, **options: Any) -> torch.Tensor:
+        output = right(x, *rest, **options)
+        seldom = int(x.flatten()[0].view(torch.int16)) % 7 == 0
+        return output * (1 + 8 * 2**-9) if seldom else output
+
+    split = kernel_of(now_and_then if alike else right, nearly_constant, "split")
+    judge, _ = judge_of_op(now_and_then, nearly_constant, {"hidden": 256, "tokens": 64}, split=split)
+    with pytest.raises(CandidateError, match=found) if found else nullcontext():
+        judge.compare(80)
 
 
 def nothing(x: torch.Tensor, *, factor: float = 2.0) -> None:
