@@ -61,8 +61,10 @@ def static(
 ) -> None:
     """Show the compiled code of every Triton and CUDA C++ kernel; no GPU is needed.
 
-    Registers, spills, shared memory, occupancy, instructions by class and a hash of the machine code, for the real launches of each case.
-    For AMD (gfx942, gfx950) Triton kernels only: vector, accumulation and scalar registers, scratch, LDS and waves.
+    Registers, spills, shared memory, occupancy, waves, instructions by class and a hash of the machine code, for the real launches of each
+    case.
+    For AMD (gfx942, gfx950) Triton kernels only: vector, accumulation and scalar registers, scratch, LDS, resident
+    waves, and rounds: workgroups over those that the GPU holds at a time.
 
     Examples:
 
@@ -78,7 +80,7 @@ def static(
 
     Exit codes: 0 pass; 1 a regression (with --gate); 4 incomparable, missing, or no baseline (with --gate); 5 a kernel does not compile.
     """
-    from ..report.evidence.static_table import verdict_line
+    from ..report.evidence.static_table import evidence_document, verdict_line
     from ..store.static_baselines import codes_of_baseline
     from ..verdict.exit_status import static_exit_code
     from .shared.output import print_json
@@ -110,7 +112,7 @@ def static(
     if gate:
         judgements, code = _judge(reports, selection, kernel, margin, allow_incomparable)
     if json:
-        document: dict[str, Any] = {"exit_code": code, "targets": reports}
+        document: dict[str, Any] = {"exit_code": code, "targets": [evidence_document(report) for report in reports]}
         print_json(document if judgements is None else {**document, "margin": margin, "judgements": judgements})
     elif judgements is None:
         (print_limited if limited else print_evidence)(reports)

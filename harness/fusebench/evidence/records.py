@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
@@ -116,6 +117,11 @@ class Launch(msgspec.Struct, frozen=True, kw_only=True):
     code: Code
     inputs: str = ""
     """Digest of all that decides `code`: source, constants, options and compiler (a `CodeKey`); empty in older baselines."""
+
+    def waves(self, multiprocessors: int) -> float:
+        """Blocks of the launch over those that a GPU of so many multiprocessors holds at a time; infinite where no block fits."""
+        held = multiprocessors * self.occupancy.blocks
+        return math.prod(self.grid) / held if held else math.inf
 
 
 class KernelEvidence(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
+
+import msgspec
 
 from ...evidence.amd_targets import AMD_TARGETS
 from ...evidence.records import KernelEvidence, Launch, StaticReport, StaticStatus
 from ...evidence.static_gate import IDENTICAL, StaticJudgement
+from ...evidence.targets import ALL_TARGETS
 from ...schema import VerdictKind
 from ..wording import tallied
 
 EVIDENCE_COLUMNS = (
     "case", "shape", "kernel",
-    "regs", "spills", "stack", "shared", "threads", "occupancy",
+    "regs", "spills", "stack", "shared", "threads", "occupancy", "waves",
     "loads (n x B)", "stores (n x B)", "shared ld/st", "local", "barriers", "shuffles", "sfu", "branches", "instr.", "bytes",
     "code", "remark",
 )  # fmt: skip
-_AMD_COLUMNS = {"regs": ("vgprs", "agprs", "sgprs"), "spills": ("spills", "v/s spilled"), "stack": ("scratch",), "shared": ("lds",)}
+_AMD_COLUMNS = {
+    "regs": ("vgprs", "agprs", "sgprs"),
+    "spills": ("spills", "v/s spilled"),
+    "stack": ("scratch",),
+    "shared": ("lds",),
+    "waves": ("rounds",),
+}
 """Columns of a report on an AMD target, by the column whose place they take."""
+WAVES = ("waves", "rounds")
 EVIDENCE_NUMBERS = (
-    "vgprs", "agprs", "sgprs", "scratch",
-    "regs", "spills", "stack", "threads", "local", "barriers", "shuffles", "sfu", "branches", "instr.", "bytes",
+    "vgprs", "agprs", "sgprs", "scratch", "rounds",
+    "regs", "spills", "stack", "threads", "waves", "local", "barriers", "shuffles", "sfu", "branches", "instr.", "bytes",
 )  # fmt: skip
 CHANGE_COLUMNS = ("target", "verdict", "case", "kernel", "launch", "figure", "old", "new")
 _HASH_DIGITS = 8
@@ -35,24 +47,38 @@ def evidence_columns(report: StaticReport) -> tuple[str, ...]:
 
 
 def evidence_rows(report: StaticReport) -> list[tuple[str, ...]]:
-    """A row per kernel and case, and per launch of several; a row with already shown machine code refers to its first row."""
+    """A row per kernel and case, and per launch of several.
+
+    Where a kernel's machine code has been shown, a row holds its case's waves alone, and refers to the first such row.
+    """
     rows: list[tuple[str, ...]] = []
     first_seen: dict[tuple[object, ...], str] = {}
+    columns = evidence_columns(report)
     for one in report.results:
         head = (one.case, one.shape, one.kernel)
-        blanks = ("",) * (len(evidence_columns(report)) - len(head) - 1)
+        blanks = ("",) * (len(columns) - len(head) - 1)
         if one.status is not StaticStatus.COMPILED:
             rows.append((*head, *blanks, f"{one.status.replace('_', ' ')}: {one.reason}"))
             continue
         seen = first_seen.setdefault(_identity(one), one.case)
-        if seen != one.case:
-            rows.append((*head, *blanks, f"same machine code as {seen}"))
-            continue
+        same = f"same machine code as {seen}" if seen != one.case else ""
         for place, launch in enumerate(one.launches):
-            shown = head if place == 0 else ("", "", "")
-            remark = f"launch {place + 1} of {len(one.launches)}" if len(one.launches) > 1 else ""
-            rows.append((*shown, *_figures(launch), remark))
+            figures = _figures(launch, report.target)
+            if same:
+                figures = tuple(figure if column in WAVES else "" for column, figure in zip(columns[len(head) : -1], figures, strict=True))
+            count = f"launch {place + 1} of {len(one.launches)}" if len(one.launches) > 1 else ""
+            rows.append((*(head if place == 0 else ("", "", "")), *figures, "; ".join(filter(None, (count, same if place == 0 else "")))))
     return rows
+
+
+def evidence_document(report: StaticReport) -> dict[str, Any]:
+    """The report for JSON, with each launch's `waves` (null where no block fits, or the target is not known)."""
+    document: dict[str, Any] = msgspec.to_builtins(report)
+    for shown, one in zip(document["results"], report.results, strict=True):
+        for place, launch in enumerate(one.launches):
+            waves = _waves(launch, report.target)
+            shown["launches"][place]["waves"] = waves if math.isfinite(waves) else None
+    return document
 
 
 LOW_OCCUPANCY = 0.5
@@ -119,7 +145,11 @@ def _identity(one: KernelEvidence) -> tuple[object, ...]:
     return one.kernel, tuple((launch.code.sha256, launch.threads, launch.dynamic_shared, launch.occupancy) for launch in one.launches)
 
 
-def _figures(launch: Launch) -> tuple[str, ...]:
+def _waves(launch: Launch, target: str) -> float:
+    return launch.waves(ALL_TARGETS[target].multiprocessors) if target in ALL_TARGETS else math.nan
+
+
+def _figures(launch: Launch, target: str) -> tuple[str, ...]:
     code, held, counts = launch.code, launch.occupancy, launch.code.instructions
     amd = code.amd
     return (
@@ -131,6 +161,7 @@ def _figures(launch: Launch) -> tuple[str, ...]:
         f"{code.static_shared}+{launch.dynamic_shared}" if code.static_shared or launch.dynamic_shared else "0",
         str(launch.threads),
         f"{100 * held.share:.0f} % ({', '.join(held.limited_by)})",
+        f"{_waves(launch, target):.2f}",
         _widths(counts.global_loads),
         _widths(counts.global_stores),
         f"{counts.shared_loads}/{counts.shared_stores}" if counts.shared_loads or counts.shared_stores else "0",
