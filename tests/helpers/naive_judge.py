@@ -37,7 +37,7 @@ def judge_here(name: str, folder: Path) -> dict[str, object]:
         return {"passed": False, "why": str(collection.problems[0])}
     kernel, op = collection.kernel(f"{trial.op}/{trial.declared_name or trial.name}@1"), collection.op(trial.op)
     device = torch.device("cuda" if trial.gpu else "cpu")
-    timed = []
+    calls = []
     for case in tomllib.loads(CASES.read_text())["case"]:
         if case["op"] != trial.op:
             continue
@@ -55,11 +55,11 @@ def judge_here(name: str, folder: Path) -> dict[str, object]:
         for output, reference in zip([outputs] if isinstance(outputs, torch.Tensor) else outputs, due, strict=True):
             if not torch.allclose(output, reference.to(output.dtype), rtol=5e-2, atol=5e-2):
                 return {"passed": False, "why": f"{case['name']}: far from the reference"}
-        timed.append(arguments)
+        calls.append(arguments)
     gc.disable()
     with torch.no_grad():
         began = time.perf_counter()
-        for arguments in timed:
+        for arguments in calls:
             positional = [arguments[one] for one in op.Arguments.tensors]
             options = {one: arguments[one] for one in op.Arguments.options}
             for _ in range(20):
@@ -77,9 +77,11 @@ def judge(name: str, folder: Path, seconds: float = 20.0) -> dict[str, object]:
         os.close(reading)
         os.dup2(writing, 1)
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        os.closerange(3, 4096)  # a trial may allow itself few files, and a test's process holds many
         sys.stdout = os.fdopen(1, "w", closefd=False)  # a test's is pytest's own, and what a trial prints would miss the pipe
         os.setsid()
         signal.alarm(int(seconds))
+        tempfile.tempdir = str(folder)  # what a trial leaves there is gone before it is judged again
         try:
             answer = judge_here(name, folder)
         except BaseException as error:  # noqa: BLE001 - a trial may raise anything, and this child must not return
