@@ -61,10 +61,9 @@ def static(
 ) -> None:
     """Show the compiled code of every Triton and CUDA C++ kernel; no GPU is needed.
 
-    Registers, spills, shared memory, occupancy, waves, instructions by class and a hash of the machine code, for the real launches of each
-    case.
-    For AMD (gfx942, gfx950) Triton kernels only: vector, accumulation and scalar registers, scratch, LDS, resident
-    waves, and rounds: workgroups over those that the GPU holds at a time.
+    For the real launches of each case: registers, spills, shared memory, occupancy, waves, instructions by class and a hash of the machine
+    code. For AMD (gfx942, gfx950) Triton kernels only: vector, accumulation and scalar registers, scratch, LDS, resident waves, and rounds:
+    workgroups over those that the GPU holds at a time.
 
     Examples:
 

@@ -30,7 +30,7 @@ _AMD_COLUMNS = {
     "waves": ("rounds",),
 }
 """Columns of a report on an AMD target, by the column whose place they take."""
-WAVES = ("waves", "rounds")
+_WAVES = ("waves", *_AMD_COLUMNS["waves"])
 EVIDENCE_NUMBERS = (
     "vgprs", "agprs", "sgprs", "scratch", "rounds",
     "regs", "spills", "stack", "threads", "waves", "local", "barriers", "shuffles", "sfu", "branches", "instr.", "bytes",
@@ -61,13 +61,13 @@ def evidence_rows(report: StaticReport) -> list[tuple[str, ...]]:
             rows.append((*head, *blanks, f"{one.status.replace('_', ' ')}: {one.reason}"))
             continue
         seen = first_seen.setdefault(_identity(one), one.case)
-        same = f"same machine code as {seen}" if seen != one.case else ""
         for place, launch in enumerate(one.launches):
             figures = _figures(launch, report.target)
-            if same:
-                figures = tuple(figure if column in WAVES else "" for column, figure in zip(columns[len(head) : -1], figures, strict=True))
-            count = f"launch {place + 1} of {len(one.launches)}" if len(one.launches) > 1 else ""
-            rows.append((*(head if place == 0 else ("", "", "")), *figures, "; ".join(filter(None, (count, same if place == 0 else "")))))
+            remarks = [f"launch {place + 1} of {len(one.launches)}"] if len(one.launches) > 1 else []
+            if seen != one.case:
+                figures = tuple(figure if column in _WAVES else "" for column, figure in zip(columns[len(head) : -1], figures, strict=True))
+                remarks += [f"same machine code as {seen}"] if place == 0 else []
+            rows.append((*(head if place == 0 else ("", "", "")), *figures, "; ".join(remarks)))
     return rows
 
 
