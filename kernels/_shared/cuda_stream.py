@@ -15,11 +15,14 @@ from .cuda_rows import DTYPE_CODES, NO_TENSOR
 from .modulated_params import ITEM_SIZES, ModulatedParams
 from .modulation import ROW, Broadcast, Form
 
-SHARED_BYTES = 47 * 1024
-"""Of a block's 48 KB without opting in, what the ring may take; the rest holds the warps' sums and the barriers."""
-MULTIPROCESSOR_BYTES = 220 * 1024
-"""Shared memory of a multiprocessor for all rings (H100, H200: 227 KB, of which each block reserves one)."""
-MOST_STAGES = 4
+STATIC_BYTES, SYSTEM_BYTES = 1024, 1024
+"""Of a block's shared memory, beside its ring: for the sums of its warps, and what CUDA reserves."""
+TWO_ROWS_BYTES = 100 * 1024
+"""Two rows that a ring may hold at least; wider rows leave too few blocks."""
+LEAST_STAGES, MOST_STAGES = 4, 8
+RINGS_BYTES = 112 * 1024
+"""Of a multiprocessor's rings, beyond LEAST_STAGES slots each. The select01 op of 4352 rows of 4096 takes 27.1 with 8 slots (131 KB) and
+27.6 with 4; norm_tanh_mul_add of 4480 rows of 3328 16.1 with 8 (212 KB) and 15.3 with 4."""
 MOST_WARPS = 16
 NARROW_WORDS, WIDE_WORDS = 12, 24
 """Registers that one vector's shared values take: three rows of 16 bits (scale, shift and gate), three rows of float32."""
@@ -53,6 +56,8 @@ class StreamSplit(NamedTuple):
     neighbouring rows."""
     waves: int = 1
     """Blocks of the launch for each that is resident, if combined."""
+    shared_bytes: int = 0
+    """Dynamic shared memory of a block: its ring (`Ring` of row_stream.cuh)."""
 
     @property
     def threads(self) -> int:
@@ -71,16 +76,48 @@ class StreamSplit(NamedTuple):
         }  # fmt: skip
 
 
+class RingMemory(NamedTuple):
+    """Bytes of a GPU's shared memory."""
+
+    block: int
+    """Most that a block may ask for."""
+    multiprocessor: int
+
+    def blocks(self, row_bytes: int) -> int:
+        """Blocks that fit a multiprocessor, each with two rows of so many bytes in all streams; 0: a ring cannot hold them."""
+        if 2 * row_bytes > TWO_ROWS_BYTES or ring_bytes(2, row_bytes) + STATIC_BYTES > self.block:
+            return 0
+        return self.multiprocessor // (ring_bytes(2, row_bytes) + STATIC_BYTES + SYSTEM_BYTES)
+
+    def stages(self, row_bytes: int, blocks: int) -> int:
+        """Slots of a ring, where so many blocks are resident."""
+        room = min(self.block, self.multiprocessor // blocks - SYSTEM_BYTES) - STATIC_BYTES
+        return min(MOST_STAGES, room // 128 * 128 // (row_bytes + 8), max(LEAST_STAGES, RINGS_BYTES // (blocks * row_bytes)))
+
+
+def ring_memory(device_index: int, *, aligned: bool) -> RingMemory | None:
+    """What rings may take on this GPU; None where rows do not start on 16 bytes, or the GPU makes no bulk copies."""
+    properties = torch.cuda.get_device_properties(device_index)
+    if not aligned or properties.major < 9:
+        return None
+    return RingMemory(properties.shared_memory_per_block_optin, properties.shared_memory_per_multiprocessor)
+
+
+def ring_bytes(stages: int, row_bytes: int) -> int:
+    """Of a `Ring` of row_stream.cuh: each slot has a row of all streams and a barrier."""
+    return -(-stages * (row_bytes + 8) // 128) * 128
+
+
 @functools.cache
 def split_stream(
-    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, shared_words: int, aligned: bool
+    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, shared_words: int, memory: RingMemory | None
 ) -> StreamSplit:
     """Choose the warps of a row, the slots of the ring and the rows of a block.
 
     Args:
         streams: tensors of which a row is read per row of output.
         shared_words: registers per vector for values that rows share, and for what is kept in float32.
-        aligned: whether every row starts on 16 bytes, as bulk copies need.
+        memory: for rings; None: each lane loads its share of a row itself.
     """
     vectors = hidden * item_size // 16
     if rows < MANY_ROWS * multiprocessors:
@@ -91,12 +128,13 @@ def split_stream(
     blocks = max(1, (RESIDENT_WARPS if narrow else RESIDENT_WIDE_WARPS) // warps)
     queue = rows // (multiprocessors * blocks)
     row_bytes = streams * hidden * item_size
-    stages = min(MOST_STAGES, SHARED_BYTES // row_bytes)
-    if not aligned or stages < 2 or (streams == 2 and narrow and queue >= LONG_QUEUE):
+    resident = memory.blocks(row_bytes) if memory else 0
+    if memory is None or not resident or (streams == 2 and narrow and queue >= LONG_QUEUE):
         return StreamSplit(warps, 0, blocks, 1)
-    blocks = max(1, min(blocks, MULTIPROCESSOR_BYTES // (2 * row_bytes + 1024)))
-    stages = min(stages, (MULTIPROCESSOR_BYTES // blocks - 1024) // row_bytes)
-    return StreamSplit(warps, stages, blocks, CHUNK if streams == 1 and queue >= LONGEST_QUEUE else 0)
+    blocks = min(blocks, resident)
+    stages = min(LEAST_STAGES, memory.stages(row_bytes, blocks))
+    chunk = CHUNK if streams == 1 and queue >= LONGEST_QUEUE else 0
+    return StreamSplit(warps, stages, blocks, chunk, shared_bytes=ring_bytes(stages, row_bytes))
 
 
 LEAST_NEIGHBOURS = 4
@@ -112,8 +150,8 @@ MOST_CHUNK = 32
 
 @functools.cache
 def split_combined(
-    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, kept_words: int, live_words: int, aligned: bool,
-    other_registers: int = OTHER_REGISTERS, selects: bool = False,
+    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, kept_words: int, live_words: int,
+    memory: RingMemory | None, other_registers: int = OTHER_REGISTERS, selects: bool = False,
 ) -> StreamSplit:  # fmt: skip
     """As `split_stream`, where weights, biases and modulations are put together: fewer registers, so more blocks are resident.
 
@@ -123,14 +161,13 @@ def split_combined(
     Args:
         kept_words: registers per vector for what is kept from row to row.
         live_words: registers per vector for the row that is worked on.
+        memory: as of `split_stream`.
         other_registers: of a thread beside vectors.
         selects: whether a block orders its rows by what they select, so that it takes MOST_CHUNK at most.
     """
     vectors = hidden * item_size // 16
     row_bytes = streams * hidden * item_size
-    stages = min(MOST_STAGES, SHARED_BYTES // row_bytes) if aligned else 0
-    stages = stages if stages >= 2 else 0
-    resident = MULTIPROCESSOR_BYTES // (2 * row_bytes + 1024) if stages else ENOUGH_WARPS
+    resident = (memory.blocks(row_bytes) if memory else 0) or ENOUGH_WARPS
     filled = rows // multiprocessors  # blocks of which each has a row
     tried: list[tuple[int, int, int]] = []
     for each in range(MOST_VECTORS, 0, -1):
@@ -142,11 +179,10 @@ def split_combined(
         if warps <= MOST_WARPS or not tried:
             tried.append((blocks, min(ENOUGH_WARPS, blocks * warps), min(32, warps)))
     blocks, _, warps = max(tried)
-    if stages:
-        stages = min(stages, (MULTIPROCESSOR_BYTES // blocks - 1024) // row_bytes)
+    stages = memory.stages(row_bytes, blocks) if memory and memory.blocks(row_bytes) else 0
     queue = -(-rows // (multiprocessors * blocks))
     waves = -(-queue // MOST_CHUNK) if selects or queue >= LONGEST_QUEUE else 1
-    return StreamSplit(warps, stages, blocks, 1, combined=True, waves=waves)
+    return StreamSplit(warps, stages, blocks, 1, combined=True, waves=waves, shared_bytes=ring_bytes(stages, row_bytes))
 
 
 def registers_beside_vectors(device_index: int) -> int:
@@ -165,8 +201,8 @@ def declined(params: ModulatedParams, *, streams: int, forms: Sequence[Form]) ->
     if (reason := unshared(params, forms)) is not None:
         return reason
     row_bytes = streams * params.hidden * ITEM_SIZES[params.dtype]
-    if 2 * row_bytes > SHARED_BYTES:
-        return f"rows of {row_bytes} bytes in {streams} tensors: two do not fit into {SHARED_BYTES} bytes of shared memory"
+    if 2 * row_bytes > TWO_ROWS_BYTES:
+        return f"rows of {row_bytes} bytes in {streams} tensors: two do not fit into {TWO_ROWS_BYTES} bytes of shared memory"
     return None
 
 

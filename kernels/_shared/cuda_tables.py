@@ -8,14 +8,12 @@ from typing import NamedTuple
 
 import torch
 
-from .cuda_stream import unshared
+from .cuda_stream import STATIC_BYTES, unshared
 from .modulated_params import ITEM_SIZES, ModulatedParams
 from .modulation import ROW, Broadcast
 
 HOPPER_BYTES = 227 * 1024
 """Shared memory that a block may ask for (H100, H200)."""
-STATIC_BYTES = 1024
-"""Of it, left for the sums of a block's warps: 16 bytes for each of at most 32."""
 TEAM_WARPS = 24
 """Warps of a block: 80 registers each."""
 MOST_TEAMS = 15

@@ -25,7 +25,7 @@ from .cuda_rows import (
     split_neighbours,
     strides_aligned,
 )
-from .cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
+from .cuda_stream import StreamSplit, registers_beside_vectors, ring_memory, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
@@ -91,6 +91,7 @@ def launch(
         grid=specialisation.grid,
         block=specialisation.threads,
         device_index=device_index,
+        shared_bytes=specialisation.shared_bytes,
         arguments=(
             x, other, *tensors[1:], y, v,
             plan.rows, *specialisation.chunk, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
@@ -107,6 +108,7 @@ class _Specialisation(NamedTuple):
     """The argument of a streamed launch alone."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
+    shared_bytes: int
 
 
 @functools.lru_cache(maxsize=512)
@@ -131,7 +133,9 @@ def _specialise_call(
     rows = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
     shared_aligned = starts_aligned and all(strides_aligned(broadcast, code) for broadcast, code in rows)
     broadcasts = tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3])
+    shared_bytes = 0
     if design in ("streamed", "combined"):
+        memory = ring_memory(device_index, aligned=aligned)
         codes = [code for broadcast, code in rows if broadcast is not None and broadcast.channel_stride]
         words = words_of(item_size, *codes, dtypes.weight, dtypes.bias)
         if design == "combined":
@@ -139,14 +143,15 @@ def _specialise_call(
             scalar = dtypes.weight == NO_TENSOR and not plan.scale.channel_stride and not plan.shift.channel_stride
             gate = words_of(item_size, dtypes.gate) if plan.gate is not None and plan.gate.channel_stride else 0
             stream = split_combined(
-                plan.hidden, item_size, inputs, plan.rows, multiprocessors, aligned=aligned,
+                plan.hidden, item_size, inputs, plan.rows, multiprocessors, memory=memory,
                 other_registers=registers_beside_vectors(device_index), kept_words=gate + (0 if scalar else 2 * lanes),
                 live_words=4 * inputs + lanes,
             )  # fmt: skip
         else:
-            stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
+            stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, memory=memory)
         source = build(shared_aligned, stream)
         blocks, threads, chunk = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,)
+        shared_bytes = stream.shared_bytes
     else:
         if design == "persistent":
             split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
@@ -156,7 +161,7 @@ def _specialise_call(
             split = split_neighbours(plan.hidden, item_size, inputs)
         source = build(shared_aligned, split)
         blocks, threads, chunk = grid(plan.rows, split, multiprocessors), split.threads, ()
-    return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps))
+    return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps), shared_bytes)
 
 
 def alone_split(hidden: int, item_size: int, inputs: int, rows: int, multiprocessors: int) -> RowSplit:
@@ -174,7 +179,7 @@ def specialise(
     layer: bool,
     residual: bool,
     aligned: bool,
-    modulation_aligned: bool,
+    shared_aligned: bool,
     split: RowSplit | StreamSplit,
     *,
     l2_bytes: int,
@@ -186,16 +191,12 @@ def specialise(
         "SCALE": addressing_code(plan.scale), "SHIFT": addressing_code(plan.shift),
         # A dtype that nothing reads still has to be one.
         "GATE_DTYPE": max(0, dtypes.gate), "SCALE_DTYPE": dtypes.scale, "SHIFT_DTYPE": dtypes.shift,
-        "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias, "ALIGNED": aligned,
+        "WEIGHT_DTYPE": dtypes.weight, "BIAS_DTYPE": dtypes.bias, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
         **launch_macros(plan.batch, plan.rows * plan.hidden * item_size_of(dtypes.x), l2_bytes, read=inputs, written=inputs),
     }  # fmt: skip
     if isinstance(split, StreamSplit):
-        macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
-        return nvrtc.kernel_source(STREAM_SOURCE, "modulated_stream", macros)
-    macros |= {
-        "D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks,
-        "SHARED_ALIGNED": modulation_aligned,
-    }  # fmt: skip
+        return nvrtc.kernel_source(STREAM_SOURCE, "modulated_stream", macros | split.macros(plan.hidden))
+    macros |= {"D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks}
     if split.together:
         return nvrtc.kernel_source(ROWS_SOURCE, "modulated_rows", macros | {"TOGETHER": split.together})
     return nvrtc.kernel_source(SOURCE, "modulated_norm", macros | {"PREFETCH": split.prefetch})

@@ -16,7 +16,6 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                  i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride, i64 residual_row_stride, i64 gate_batch_stride,
                  i64 gate_group_stride, i64 gate_rows, i64 scale_batch_stride, i64 scale_group_stride, i64 scale_rows,
                  i64 shift_batch_stride, i64 shift_group_stride, i64 shift_rows, float eps) {
-    __shared__ Ring ring;
     __shared__ Exchange exchange;
     const int member = threadIdx.x;
     const Rows rows(row_count, chunk);
@@ -25,7 +24,7 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         return stream == 0 ? x + (batch * x_batch_stride + token * x_row_stride) * ITEM
                            : residual + (batch * residual_batch_stride + token * residual_row_stride) * ITEM;
     };
-    Stream stream(ring, source, rows, member);
+    Stream stream(ring_of(0), source, rows, member);
     Kept<GATE_DTYPE, RESIDUAL ? GATE : ABSENT> gates;
     Kept<WEIGHT_DTYPE, !COMBINED && WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
     Kept<BIAS_DTYPE, !COMBINED && BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;

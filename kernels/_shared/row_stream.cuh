@@ -5,7 +5,7 @@
 //
 // Macros beside those of row_norm.cuh, where THREADS is 32 * WARPS:
 //
-//   STAGES           slots of the ring; 0: each lane loads its share of the row itself
+//   STAGES           slots of the ring, which lies in dynamic shared memory; 0: each lane loads its share of the row itself
 //   STREAMS          tensors whose rows the ring holds
 //   MIN_BLOCKS       blocks resident per multiprocessor
 //   ALIGNED          1: every row of the streams starts on 16 bytes (needed with STAGES)
@@ -23,6 +23,13 @@ constexpr bool BULK = false;
 constexpr int SLOTS = BULK ? STAGES : 1;
 constexpr int ROW_BYTES = D * ITEM;
 constexpr int ASKING = LANES - 32;  // the lane that asks for rows: of the last warp, which may hold fewer vectors than others
+
+// Slots that are filled before the values that rows share are loaded.  Loads behind copies of many rows wait for all of these.
+#ifdef TABLES
+constexpr int FIRST_SLOTS = 1;  // of each of the block's teams
+#else
+constexpr int FIRST_SLOTS = SLOTS < 2 ? SLOTS : 2;
+#endif
 
 #ifndef TABLES
 static_assert(GROUPS == 1, "a block works on one row at a time");
@@ -50,6 +57,10 @@ struct Ring {
     u64 full[SLOTS];
 };
 
+extern __shared__ __align__(128) char shared_bytes[];  // the rings
+
+__device__ __forceinline__ Ring& ring_of(int group) { return ((Ring*)shared_bytes)[group]; }
+
 __device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 // Rows of STREAMS tensors, in the block's order.  `source(stream, row)` is the address of a row.
@@ -60,6 +71,7 @@ template <class Source> struct Stream {
     const int member;
     int slot = 0;
     u32 parity = 0;
+    bool filled = FIRST_SLOTS == SLOTS;  // whether all slots were asked for
 
     __device__ __forceinline__ Stream(Ring& ring, const Source& source, const Rows& rows, int member)
         : ring(ring), source(source), rows(rows), member(member) {
@@ -69,12 +81,15 @@ template <class Source> struct Stream {
                 for (int s = 0; s < SLOTS; ++s)
                     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&ring.full[s])) : "memory");
                 asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-#pragma unroll
-                for (int s = 0; s < SLOTS; ++s)
-                    if (rows.first + s * rows.step < rows.end) request(s, rows.first + s * rows.step);
+                fill(0, FIRST_SLOTS);
             }
             __syncthreads();  // no thread may wait on a barrier before it is initialised
         }
+    }
+
+    __device__ __forceinline__ void fill(int from, int until) {  // by one thread, with the block's first rows
+#pragma unroll 1
+        for (int s = from; s < until && rows.first + s * rows.step < rows.end; ++s) request(s, rows.first + s * rows.step);
     }
 
     __device__ __forceinline__ void request(int into, i64 row) {  // by one thread
@@ -92,9 +107,11 @@ template <class Source> struct Stream {
         }
     }
 
-    // Waits for the current row.
+    // Waits for the current row.  What the first row shares with others is loaded before.
     __device__ __forceinline__ void wait() {
         if constexpr (BULK) {
+            if (!filled && member == ASKING) fill(FIRST_SLOTS, SLOTS);
+            filled = true;
             u32 done = 0;
             while (!done)
                 asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"

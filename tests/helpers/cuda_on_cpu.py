@@ -202,7 +202,12 @@ def on_cpu(
     """
     launched: list[nvrtc.KernelSource] = []
     properties = types.SimpleNamespace(
-        major=9, minor=0, multi_processor_count=multiprocessors, shared_memory_per_block_optin=SHARED_BYTES, L2_cache_size=l2_bytes
+        major=9,
+        minor=0,
+        multi_processor_count=multiprocessors,
+        shared_memory_per_block_optin=SHARED_BYTES,
+        shared_memory_per_multiprocessor=SHARED_BYTES + 1024,
+        L2_cache_size=l2_bytes,
     )
 
     def launch(source: nvrtc.KernelSource, *, grid: int, block: int, arguments: Sequence[Any], shared_bytes: int = 0, **_: Any) -> None:

@@ -12,7 +12,16 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR, addressing_code, item_size_of, launch_macros, strides_aligned
-from ..cuda_stream import LEAST_NEIGHBOURS, StreamSplit, neighbours_of, registers_beside_vectors, split_combined, split_stream, words_of
+from ..cuda_stream import (
+    LEAST_NEIGHBOURS,
+    StreamSplit,
+    neighbours_of,
+    registers_beside_vectors,
+    ring_memory,
+    split_combined,
+    split_stream,
+    words_of,
+)
 from ..cuda_tables import TEAM_WARPS, TableSplit, section_of, shared_limit, split_tables
 from ..modulation import ROW, Broadcast
 from .plan import TanhPlan, is_shifted
@@ -151,16 +160,17 @@ def _specialise_call(
     if design != "persistent":
         streams = 2 if stream else 1
         item_size = item_size_of(dtypes.x)
+        memory = ring_memory(device_index, aligned=rows_aligned)
         # The tanh of the gates is kept in float32.
         words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
         if design != "streamed":
             split = split_combined(
-                plan.hidden, item_size, streams, plan.rows, multiprocessors, aligned=rows_aligned,
+                plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory,
                 other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),
                 live_words=4 * streams + 16 // item_size,
             )  # fmt: skip
         else:
-            split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=rows_aligned)
+            split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory)
     else:
         split = spread_row(plan.hidden, item_size_of(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
     return _Specialisation(
@@ -170,6 +180,7 @@ def _specialise_call(
         (split.chunk,) if isinstance(split, StreamSplit) else (),
         broadcasts,
         numpy.float32(eps),
+        split.shared_bytes if isinstance(split, StreamSplit) else 0,
     )
 
 

@@ -21,7 +21,6 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                  i64 row_count, i64 chunk, i64 tokens, i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride,
                  i64 residual_group_stride, i64 residual_rows, i64 gate_batch_stride, i64 gate_group_stride, i64 gate_rows,
                  i64 scale2_batch_stride, i64 scale2_group_stride, i64 scale2_rows, float eps) {
-    __shared__ Ring ring;
     __shared__ Exchange exchange;
     const int member = threadIdx.x;
     const Rows rows(row_count, chunk);
@@ -33,7 +32,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         const auto [batch, token] = place_of(row, tokens);
         return stream == 0 ? x + (batch * x_batch_stride + token * x_row_stride) * ITEM : residual_row(batch, token);
     };
-    Stream stream(ring, source, rows, member);
+    Stream stream(ring_of(0), source, rows, member);
     constexpr bool KEEPS2 = SECOND && COMBINED < 2;
     // The residual is part of the line's terms, but in float32 with a bias: their sum would be rounded once more.
     constexpr bool WITH_RESIDUAL = COMBINED && RESIDUAL_SHARED && (BIAS_DTYPE < 0 || DTYPE != FLOAT32);

@@ -13,7 +13,7 @@ import torch
 from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, item_size_of, launch_macros, split_alone, split_row
-from ..cuda_stream import StreamSplit, registers_beside_vectors, split_combined, split_stream, words_of
+from ..cuda_stream import StreamSplit, registers_beside_vectors, ring_memory, split_combined, split_stream, words_of
 from .plan import Plan, rows_of
 
 SOURCE = Path(__file__).with_name("select01.cu")
@@ -91,6 +91,7 @@ def _launch(
         grid=specialisation.grid,
         block=specialisation.threads,
         device_index=device_index,
+        shared_bytes=specialisation.shared_bytes,
         arguments=(
             *activations, weight, bias, *rows, index, y, v, gate_out,
             plan.rows, *specialisation.chunk, plan.tokens, *strides, *plan.row_strides, *plan.index_strides, specialisation.eps,
@@ -105,6 +106,7 @@ class _Specialisation(NamedTuple):
     chunk: tuple[int, ...]
     """The argument of a streamed launch alone."""
     eps: numpy.float32
+    shared_bytes: int = 0
 
 
 @functools.lru_cache(maxsize=512)
@@ -129,18 +131,21 @@ def _specialise_call(
         # Three of the six rows, and the unrounded v.
         words = words_of(item_size, dtypes.row, dtypes.row, dtypes.row, dtypes.weight, dtypes.bias) + (8 if residual else 0)
         streams = 3 if residual else 1
+        memory = ring_memory(device_index, aligned=aligned)
         if design == "combined":
             lanes = 16 // item_size
             # Beside factor and term the gate as it is stored; beside x the two other streams, the unrounded v in their place.
             stream = split_combined(
-                plan.hidden, item_size, streams, plan.rows, multiprocessors, aligned=aligned, selects=True,
+                plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, selects=True,
                 other_registers=registers_beside_vectors(device_index), kept_words=2 * lanes + 4,
                 live_words=4 + lanes + (8 if residual else 0),
             )  # fmt: skip
         else:
-            stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, aligned=aligned)
+            stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory)
         source = build(shared_aligned, stream)
-        return _Specialisation(source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps))
+        return _Specialisation(
+            source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps), stream.shared_bytes
+        )
     if design == "alone":
         split = alone_split(plan.hidden, item_size_of(dtypes.x), residual=residual)
     else:
@@ -177,7 +182,7 @@ def specialise(
     index_bytes: int,
     residual: bool,
     aligned: bool,
-    modulation_aligned: bool,
+    shared_aligned: bool,
     split: RowSplit | StreamSplit,
     *,
     l2_bytes: int,
@@ -185,16 +190,15 @@ def specialise(
     """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
     macros: dict[str, int | bool] = {
         "DTYPE": dtypes.x, "LAYER": True, "RESIDUAL": residual, "ROW_DTYPE": dtypes.row, "WEIGHT_DTYPE": dtypes.weight,
-        "BIAS_DTYPE": dtypes.bias, "INDEX_BYTES": index_bytes, "ALIGNED": aligned,
+        "BIAS_DTYPE": dtypes.bias, "INDEX_BYTES": index_bytes, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
         **launch_macros(
             plan.batch, plan.rows * plan.hidden * item_size_of(dtypes.x), l2_bytes, read=3 if residual else 1, written=3 if residual else 2
         ),
     }  # fmt: skip
     if isinstance(split, StreamSplit):
-        macros |= {**split.macros(plan.hidden), "SHARED_ALIGNED": modulation_aligned}
-        return nvrtc.kernel_source(STREAM_SOURCE, "select01_stream", macros)
+        return nvrtc.kernel_source(STREAM_SOURCE, "select01_stream", macros | split.macros(plan.hidden))
     macros |= {
         "D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks,
-        "SHARED_ALIGNED": modulation_aligned, "ALONE": bool(split.together),
+        "ALONE": bool(split.together),
     }  # fmt: skip
     return nvrtc.kernel_source(SOURCE, "select01", macros)

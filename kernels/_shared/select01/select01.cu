@@ -1,11 +1,10 @@
 // norm_scale_shift_gate_select01 and its residual form in CUDA C++: WARPS warps per row, the row in registers, persistent grid.
 //
-// Macros beside those of row_norm.cuh:
+// Macros beside those of row_norm.cuh and row_sets.cuh:
 //
 //   RESIDUAL                     1: v = residual + residual_gate * x first; the norm takes the unrounded v
 //   ROW_DTYPE                    dtype of the six rows, coded as DTYPE
 //   WEIGHT_DTYPE, BIAS_DTYPE     likewise; -1: none
-//   INDEX_BYTES                  bytes of an index (1, 4, 8); whatever is not zero asks for row set 1
 //   ALIGNED                      1: every row of x, residual and residual_gate starts on 16 bytes
 //   SHARED_ALIGNED               1: every one of the six rows, the weight and the bias do
 //   MIN_BLOCKS                   blocks resident per multiprocessor
@@ -13,6 +12,7 @@
 
 #include "../row_norm.cuh"
 #include "../kept_row.cuh"
+#include "row_sets.cuh"
 
 // A lane's share of the row that is normed: x as it came, packed, or the unrounded v in float32.  The other takes no registers.
 struct Row {
@@ -31,12 +31,6 @@ struct Row {
 
 // Where the registers hold them, scale and shift are asked for before the row's sums, and v is stored behind these.
 constexpr bool EARLY = ALONE && ITEM == 2 && PER_LANE * 2 * Kept<ROW_DTYPE, CHANNEL>::WORDS <= 16;
-
-__device__ __forceinline__ bool takes_set_one(const char* index, i64 place) {
-    if constexpr (INDEX_BYTES == 1) return __ldg((const unsigned char*)index + place) != 0;
-    else if constexpr (INDEX_BYTES == 4) return __ldg((const int*)index + place) != 0;
-    else return __ldg((const i64*)index + place) != 0;
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 select01(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ residual_gate,

@@ -1,22 +1,16 @@
 // norm_scale_shift_gate_select01 and its residual form in CUDA C++, over streamed rows (row_stream.cuh).
 //
-// Macros beside those of row_stream.cuh:
+// Macros beside those of row_stream.cuh and row_sets.cuh:
 //
 //   RESIDUAL                     1: v = residual + residual_gate * x first; the norm takes the unrounded v
 //   ROW_DTYPE                    dtype of the six rows, coded as DTYPE
 //   WEIGHT_DTYPE, BIAS_DTYPE     likewise; -1: none
-//   INDEX_BYTES                  bytes of an index (1, 4, 8); whatever is not zero asks for row set 1
 //
 // With COMBINED a block has at most 32 rows, and takes those of row set 0 first: it changes the set once.
 
 #define STREAMS (RESIDUAL ? 3 : 1)
 #include "../row_stream.cuh"
-
-__device__ __forceinline__ bool takes_set_one(const char* index, i64 place) {
-    if constexpr (INDEX_BYTES == 1) return __ldg((const unsigned char*)index + place) != 0;
-    else if constexpr (INDEX_BYTES == 4) return __ldg((const int*)index + place) != 0;
-    else return __ldg((const i64*)index + place) != 0;
-}
+#include "row_sets.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 select01_stream(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ residual_gate,
@@ -28,7 +22,6 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
                 i64 residual_gate_row_stride, i64 scale0_stride, i64 shift0_stride, i64 gate0_stride, i64 scale1_stride,
                 i64 shift1_stride, i64 gate1_stride, i64 index_batch_stride, i64 index_token_stride, float eps) {
     constexpr int ROW_ITEM = ROW_DTYPE == FLOAT32 ? 4 : 2;
-    __shared__ Ring ring;
     __shared__ Exchange exchange;
     const int member = threadIdx.x;
     const Rows rows(row_count, chunk);
@@ -59,7 +52,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
         __syncthreads();
         straddles = place_of(rows.first, tokens).batch != place_of(rows.end - 1, tokens).batch;
     }
-    Stream stream(ring, source, rows, member);
+    Stream stream(ring_of(0), source, rows, member);
     Kept<WEIGHT_DTYPE, !COMBINED && WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
     Kept<BIAS_DTYPE, !COMBINED && BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
     Kept<ROW_DTYPE, COMBINED ? ABSENT : CHANNEL> scales, shifts, gates;  // of the set that the last row chose
