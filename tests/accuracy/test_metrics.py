@@ -12,6 +12,8 @@ from fusebench.accuracy.comparison import compare
 from fusebench.accuracy.metrics import ErrorMetrics, merge, rms_spread
 
 NAN, INF = float("nan"), float("inf")
+SIGNS = torch.tensor([1.0, -1.0], dtype=torch.float64).repeat(8)[:, None].repeat(1, 2)
+"""Sixteen rows, each unlike the one before."""
 
 
 def test_rms_max_and_signed_mean() -> None:
@@ -99,8 +101,8 @@ def test_the_float32_unit_is_that_of_nextafter() -> None:
 
 
 def test_errors_are_scaled_by_their_channel() -> None:
-    reference = torch.ones(16, 2, dtype=torch.float64)
-    reference[:, 1] = 100.0
+    reference = SIGNS.clone()
+    reference[:, 1] *= 100.0
     output = reference.float()
     output[3, 0] += 0.5
     output[4, 1] += 1.0
@@ -160,7 +162,7 @@ def test_relative_errors_of_rows_with_nan_and_inf_are_those_of_their_finite_valu
 
 
 def test_a_channel_with_nan_or_zeros_still_has_a_scale() -> None:
-    reference = torch.ones(16, 2, dtype=torch.float64)
+    reference = SIGNS.clone()
     reference[0, 0] = NAN
     reference[:, 1] = 0.0
     output = reference.float()
@@ -243,3 +245,25 @@ def test_the_spread_between_draws_sees_one_draw_that_makes_all_of_an_error_and_t
     assert rms_spread(hit, calm) == pytest.approx(math.sqrt(5 / 6), rel=0.03)
     assert rms_spread([0.0] * 6, elements) is None
     assert rms_spread([1.0, 2.0], [0, 10]) is None
+
+
+def test_rows_that_repeat_one_another_count_as_one_row() -> None:
+    """What is added to a residual of one row, 1e14 times as large, shows in float64 alone."""
+    generator = torch.Generator().manual_seed(5)
+    row, added = torch.randn(64, dtype=torch.float64, generator=generator), torch.randn(40, 64, dtype=torch.float64, generator=generator)
+    reference = row * (1 + 2.0**-30) + 2.0**-46 * added
+    output = reference.float()
+    alike = compare(output, reference)
+    assert (alike.elements, alike.rows, alike.channel_elements, alike.relative_elements) == (40 * 64, 1, 0, 40 * 64)
+    assert alike.outward_row_squares == alike.outward**2 > 0
+    output[37, 3] += 1.0
+    assert compare(output, reference).max == pytest.approx(1.0), "every row is compared all the same"
+
+
+@pytest.mark.parametrize("repeats", [1, 4], ids=["every row another", "four alike"])
+def test_sixteen_rows_that_differ_are_rows(monkeypatch: pytest.MonkeyPatch, repeats: int) -> None:
+    rows = torch.randn(17, 64, dtype=torch.float64, generator=torch.Generator().manual_seed(6)).repeat_interleave(repeats, 0)
+    for chunk in (1 << 15, 5 * 64):
+        monkeypatch.setitem(comparison._CHUNK, "cpu", chunk)
+        assert compare(rows.float(), rows).rows == len(rows)
+        assert compare(rows[: -2 * repeats].float(), rows[: -2 * repeats]).rows == (15 if repeats == 1 else 1)

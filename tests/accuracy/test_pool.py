@@ -42,12 +42,14 @@ def pool_of(kernel: ErrorMetrics) -> Pool:
         (replace(SPLIT, max=8.0), True),
         (replace(SPLIT, channel_max=8.0), True),
         (replace(SPLIT, max=8.0, error_squares=2.3 * LARGE), False),
+        (replace(SPLIT, rows=1, error_squares=2.3 * LARGE), True),
+        (replace(SPLIT, rows=1, error_squares=40 * LARGE), False),
         (replace(SPLIT, error_squares=2.3 * LARGE), False),
         (replace(SPLIT, max=30.5), False),
         (replace(SPLIT, max=8.0, mismatches=1), False),
         (replace(SPLIT, max=8.0, error_sum=0.5 * LARGE), False),
     ],
-    ids=["maximum", "maximum per channel", "RMS too", "RMS", "gross", "NaN", "biased"],
+    ids=["maximum", "maximum per channel", "RMS too", "RMS of one row", "gross, of one row", "RMS", "gross", "NaN", "biased"],
 )
 def test_of_large_draws_only_a_maximum_near_its_bound_may_be_luck(kernel: ErrorMetrics, luck: bool) -> None:
     pool = pool_of(kernel)

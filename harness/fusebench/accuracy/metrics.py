@@ -26,7 +26,8 @@ class ErrorMetrics:
 
     elements: int = 0
     rows: int = 0
-    """Slices along the last dimension.  One normalisation covers a slice, so errors within it need not be independent."""
+    """Slices along the last dimension.  One normalisation covers a slice, so errors within it need not be independent.  1 for a draw whose
+    rows repeat one another."""
     error_sum: float = 0.0
     error_squares: float = 0.0
     rounding_sum: float = 0.0
@@ -34,7 +35,7 @@ class ErrorMetrics:
     max: float = 0.0
     """Largest absolute error."""
     channel_elements: int = 0
-    """Elements in the two figures below; 0 for draws of few rows."""
+    """Elements in the two figures below; 0 for draws of few rows, or of rows that repeat one another."""
     channel_squares: float = 0.0
     """Sum of squares of error / (RMS of the reference in the element's channel, the last dimension)."""
     rounding_channel_squares: float = 0.0

@@ -68,12 +68,13 @@ class Pool:
         return max(bound.use for bound in bounds(kernel, split, factor, floor_ulps(self._dtypes[name])))
 
     def may_be_luck(self) -> bool:
-        """Whether more draws may reverse the judgement: errors near their bounds, any of small draws and maxima of large ones."""
+        """Whether more draws may change the judgement: errors near their bounds, all of draws of few elements or rows, maxima of others."""
         elements = max(part.elements for parts in self.kernel.values() for part in parts)
+        rows = max(part.rows for parts in self.kernel.values() for part in parts)
         few = sum(part.elements for parts in self.kernel.values() for part in parts) < BIAS_ELEMENTS * len(self.kernel)
         if max(self.use_of_bound(name) for name in self.kernel) >= (_GROSS_OF_FEW if few else _GROSS):
             return False
-        return elements < _CONFIRM_BELOW or not self._judge(maxima=False)
+        return elements < _CONFIRM_BELOW or rows < BIAS_ROWS or not self._judge(maxima=False)
 
     def draws_for_bias(self) -> int:
         """Draws that fill `BIAS_ELEMENTS` and `BIAS_ROWS` for every output, by the fullest draw so far."""
