@@ -77,7 +77,7 @@ class StreamSplit(NamedTuple):
 
 
 class RingMemory(NamedTuple):
-    """Bytes of a GPU's shared memory."""
+    """Bytes of a GPU's shared memory for rings."""
 
     block: int
     """Most that a block may ask for."""
@@ -92,14 +92,17 @@ class RingMemory(NamedTuple):
     def stages(self, row_bytes: int, blocks: int) -> int:
         """Slots of a ring, where so many blocks are resident."""
         room = min(self.block, self.multiprocessor // blocks - SYSTEM_BYTES) - STATIC_BYTES
-        return min(MOST_STAGES, room // 128 * 128 // (row_bytes + 8), max(LEAST_STAGES, RINGS_BYTES // (blocks * row_bytes)))
+        return min(MOST_STAGES, ring_slots(room, row_bytes), max(LEAST_STAGES, RINGS_BYTES // (blocks * row_bytes)))
 
 
-def ring_memory(device_index: int, *, aligned: bool) -> RingMemory | None:
-    """What rings may take on this GPU; None where rows do not start on 16 bytes, or the GPU makes no bulk copies."""
+NO_RINGS = RingMemory(0, 0)
+
+
+def ring_memory(device_index: int, *, aligned: bool) -> RingMemory:
+    """What rings may take on this GPU; NO_RINGS where rows do not start on 16 bytes, or the GPU makes no bulk copies."""
     properties = torch.cuda.get_device_properties(device_index)
     if not aligned or properties.major < 9:
-        return None
+        return NO_RINGS
     return RingMemory(properties.shared_memory_per_block_optin, properties.shared_memory_per_multiprocessor)
 
 
@@ -108,16 +111,21 @@ def ring_bytes(stages: int, row_bytes: int) -> int:
     return -(-stages * (row_bytes + 8) // 128) * 128
 
 
+def ring_slots(room: int, row_bytes: int) -> int:
+    """Of the largest `Ring` that fits into so many bytes."""
+    return room // 128 * 128 // (row_bytes + 8)
+
+
 @functools.cache
 def split_stream(
-    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, shared_words: int, memory: RingMemory | None
+    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, shared_words: int, memory: RingMemory
 ) -> StreamSplit:
     """Choose the warps of a row, the slots of the ring and the rows of a block.
 
     Args:
         streams: tensors of which a row is read per row of output.
         shared_words: registers per vector for values that rows share, and for what is kept in float32.
-        memory: for rings; None: each lane loads its share of a row itself.
+        memory: for rings; where it holds none, each lane loads its share of a row itself.
     """
     vectors = hidden * item_size // 16
     if rows < MANY_ROWS * multiprocessors:
@@ -128,8 +136,8 @@ def split_stream(
     blocks = max(1, (RESIDENT_WARPS if narrow else RESIDENT_WIDE_WARPS) // warps)
     queue = rows // (multiprocessors * blocks)
     row_bytes = streams * hidden * item_size
-    resident = memory.blocks(row_bytes) if memory else 0
-    if memory is None or not resident or (streams == 2 and narrow and queue >= LONG_QUEUE):
+    resident = memory.blocks(row_bytes)
+    if not resident or (streams == 2 and narrow and queue >= LONG_QUEUE):
         return StreamSplit(warps, 0, blocks, 1)
     blocks = min(blocks, resident)
     stages = min(LEAST_STAGES, memory.stages(row_bytes, blocks))
@@ -151,7 +159,7 @@ MOST_CHUNK = 32
 @functools.cache
 def split_combined(
     hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, kept_words: int, live_words: int,
-    memory: RingMemory | None, other_registers: int = OTHER_REGISTERS, selects: bool = False,
+    memory: RingMemory, other_registers: int = OTHER_REGISTERS, selects: bool = False,
 ) -> StreamSplit:  # fmt: skip
     """As `split_stream`, where weights, biases and modulations are put together: fewer registers, so more blocks are resident.
 
@@ -167,19 +175,19 @@ def split_combined(
     """
     vectors = hidden * item_size // 16
     row_bytes = streams * hidden * item_size
-    resident = (memory.blocks(row_bytes) if memory else 0) or ENOUGH_WARPS
-    filled = rows // multiprocessors  # blocks of which each has a row
+    resident = memory.blocks(row_bytes)
+    most = min(resident or ENOUGH_WARPS, rows // multiprocessors)  # blocks of which each has a row
     tried: list[tuple[int, int, int]] = []
     for each in range(MOST_VECTORS, 0, -1):
         warps = -(-vectors // (32 * each))
         needed = other_registers + -(-vectors // (32 * warps)) * (kept_words + live_words)
         blocks = 1
-        while (blocks + 1) * warps <= ENOUGH_WARPS and blocks < min(resident, filled) and _registers((blocks + 1) * warps) >= needed:
+        while (blocks + 1) * warps <= ENOUGH_WARPS and blocks < most and _registers((blocks + 1) * warps) >= needed:
             blocks += 1
         if warps <= MOST_WARPS or not tried:
             tried.append((blocks, min(ENOUGH_WARPS, blocks * warps), min(32, warps)))
     blocks, _, warps = max(tried)
-    stages = memory.stages(row_bytes, blocks) if memory and memory.blocks(row_bytes) else 0
+    stages = memory.stages(row_bytes, blocks) if resident else 0
     queue = -(-rows // (multiprocessors * blocks))
     waves = -(-queue // MOST_CHUNK) if selects or queue >= LONGEST_QUEUE else 1
     return StreamSplit(warps, stages, blocks, 1, combined=True, waves=waves, shared_bytes=ring_bytes(stages, row_bytes))

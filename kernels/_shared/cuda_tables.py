@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 
-from .cuda_stream import STATIC_BYTES, unshared
+from .cuda_stream import STATIC_BYTES, ring_bytes, ring_slots, unshared
 from .modulated_params import ITEM_SIZES, ModulatedParams
 from .modulation import ROW, Broadcast
 
@@ -79,14 +79,12 @@ def split_tables(
     for each in range(1, most_vectors + 1):
         warps = -(-vectors // (32 * each))
         for teams in range(1, min(share, most_warps // warps, MOST_TEAMS if warps > 1 else most_warps) + 1):
-            # A ring holds its rows and 8 bytes of barrier each, rounded up to 128 bytes.
-            stages = min(MOST_STAGES, -(-share // teams), ((free - table_total) // teams // 128 * 128) // (streams * row_bytes + 8))
+            stages = min(MOST_STAGES, -(-share // teams), ring_slots((free - table_total) // teams, streams * row_bytes))
             if stages < 1 or stages * teams < min(2, share):
                 continue
             filled = vectors / (32 * warps * -(-vectors // (32 * warps)))
             even = share / (teams * -(-share // teams))
-            ring_bytes = -(-stages * (streams * row_bytes + 8) // 128) * 128
-            split = TableSplit(warps, teams, stages, tables, teams * ring_bytes + table_total)
+            split = TableSplit(warps, teams, stages, tables, teams * ring_bytes(stages, streams * row_bytes) + table_total)
             found.append((teams * warps * filled * even, -warps, split))
     return max(found)[2] if found else None
 

@@ -133,7 +133,6 @@ def _specialise_call(
     rows = ((plan.gate, dtypes.gate), (plan.scale, dtypes.scale), (plan.shift, dtypes.shift))
     shared_aligned = starts_aligned and all(strides_aligned(broadcast, code) for broadcast, code in rows)
     broadcasts = tuple(number for broadcast in (plan.gate or plan.scale, plan.scale, plan.shift) for number in broadcast[:3])
-    shared_bytes = 0
     if design in ("streamed", "combined"):
         memory = ring_memory(device_index, aligned=aligned)
         codes = [code for broadcast, code in rows if broadcast is not None and broadcast.channel_stride]
@@ -150,8 +149,7 @@ def _specialise_call(
         else:
             stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, memory=memory)
         source = build(shared_aligned, stream)
-        blocks, threads, chunk = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,)
-        shared_bytes = stream.shared_bytes
+        blocks, threads, chunk, shared_bytes = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), stream.shared_bytes
     else:
         if design == "persistent":
             split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
@@ -160,7 +158,7 @@ def _specialise_call(
         else:
             split = split_neighbours(plan.hidden, item_size, inputs)
         source = build(shared_aligned, split)
-        blocks, threads, chunk = grid(plan.rows, split, multiprocessors), split.threads, ()
+        blocks, threads, chunk, shared_bytes = grid(plan.rows, split, multiprocessors), split.threads, (), 0
     return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps), shared_bytes)
 
 

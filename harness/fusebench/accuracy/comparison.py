@@ -72,8 +72,9 @@ class Reference:
         self._rows = self.values.reshape(-1, width) if values.numel() else values.reshape(0, max(1, width))
         step = max(1, _CHUNK.get(values.device.type, _CHUNK["cpu"]) // self._rows.shape[1])
         self._slices = [slice(first, min(first + step, len(self._rows))) for first in range(0, len(self._rows), step)]
-        self._repeats = dtype.is_floating_point and len(self._rows) >= _CHANNEL_ROWS and self._repeat_one_another()
-        self._per_channel = self._inverse_channel_rms() if len(self._rows) >= _CHANNEL_ROWS and not self._repeats else None
+        many = len(self._rows) >= _CHANNEL_ROWS
+        self._repeats = many and dtype.is_floating_point and self._repeat_one_another()
+        self._per_channel = self._inverse_channel_rms() if many and not self._repeats else None
         self._pieces = self._cut()
 
     def errors(self, output: torch.Tensor, *, tolerated: torch.Tensor | None = None) -> ErrorMetrics:

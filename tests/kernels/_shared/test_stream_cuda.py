@@ -26,7 +26,8 @@ class Streamed(NamedTuple):
 
 
 def memory(shared: Any, *, aligned: bool = True) -> Any:
-    return shared("cuda_stream").RingMemory(BLOCK_BYTES, MULTIPROCESSOR_BYTES) if aligned else None
+    stream = shared("cuda_stream")
+    return stream.RingMemory(BLOCK_BYTES, MULTIPROCESSOR_BYTES) if aligned else stream.NO_RINGS
 
 
 def modulated(shared: Any, *, hidden: int = 3072, modulation: int = BFLOAT16, rows: int = 4096, affine: bool = False,
