@@ -6,6 +6,7 @@ The figures are of an H200, cold, bfloat16, in microseconds.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -42,6 +43,30 @@ of 5120 with float32 modulation takes 401 with a persistent grid and 395 with ch
 8192 such rows with affine parameters 43.2 instead of 41.4. A residual norm keeps its grid: 781 and 788."""
 
 
+class Shares(NamedTuple):
+    """Which rows each block takes: arguments of `Rows` in row_stream.cuh, in their order."""
+
+    least: int
+    """Neighbouring rows of a block; 0: every grid-th row."""
+    more: int
+    """The first so many blocks of a part take one row more."""
+    parts: int
+    part_rows: int
+
+
+def even_shares(rows: int, blocks: int, *sections: int) -> Shares:
+    """As many neighbouring rows for each block, or one more.
+
+    Args:
+        sections: rows that share values, from the best to the worst: where blocks can be dealt out to whole sections, so that none has
+            rows of two and needs values of both, each section is a part.
+    """
+    part = next((length for length in sections if rows % length == 0 and blocks % (rows // length) == 0), rows)
+    parts = rows // part
+    least, more = divmod(part, blocks // parts)
+    return Shares(least, more, parts, part)
+
+
 class StreamSplit(NamedTuple):
     warps: int
     """Warps that share a row: a block."""
@@ -50,10 +75,9 @@ class StreamSplit(NamedTuple):
     min_blocks: int
     """Blocks resident per multiprocessor, which bounds the registers of a thread."""
     chunk: int
-    """Neighbouring rows of a block; 0: a persistent grid, whose blocks take every grid-th row."""
+    """Neighbouring rows of a block; 0: a persistent grid, whose blocks take every grid-th row. Where combined: `even_shares` instead."""
     combined: bool = False
-    """Whether weights, biases and modulations are put together (COMBINED of row_stream.cuh). A block then has an even share of
-    neighbouring rows."""
+    """Whether weights, biases and modulations are put together (COMBINED of row_stream.cuh)."""
     waves: int = 1
     """Blocks of the launch for each that is resident, if combined."""
     shared_bytes: int = 0
@@ -68,6 +92,10 @@ class StreamSplit(NamedTuple):
         if self.combined:
             return min(rows, multiprocessors * self.min_blocks * self.waves)
         return -(-rows // self.chunk) if self.chunk else min(rows, multiprocessors * self.min_blocks)
+
+    def shares(self, rows: int, blocks: int, *sections: int) -> Shares:
+        """Of the launch; `sections` are those of `even_shares`."""
+        return even_shares(rows, blocks, *sections) if self.combined else Shares(self.chunk, 0, 1, rows)
 
     def macros(self, hidden: int) -> dict[str, int | bool]:
         return {
@@ -226,13 +254,13 @@ def _registers(warps: int) -> int:
     return 512 // -(-warps // 4) // 8 * 8
 
 
-def neighbours_of(tokens: int, *broadcasts: Broadcast | None) -> int:
-    """Consecutive rows that read the same rows of all these modulations."""
-    least = 2**31
+def section_of(rows: int, tokens: int, *broadcasts: Broadcast) -> int:
+    """Neighbouring rows, counted over all samples, that read the same rows of all these modulations."""
+    length = 0
     for one in broadcasts:
-        if one is not None and one.addressing == ROW:
-            least = min(least, one.rows_per_group if one.group_stride else tokens)
-    return least
+        if one.addressing == ROW:
+            length = math.gcd(length, one.rows_per_group if one.group_stride else tokens)
+    return length or max(1, rows)
 
 
 def words_of(item_size: int, *codes: int) -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import math
 from typing import NamedTuple
 
 import torch
 
 from .cuda_stream import STATIC_BYTES, ring_bytes, ring_slots, unshared
 from .modulated_params import ITEM_SIZES, ModulatedParams
-from .modulation import ROW, Broadcast
 
 HOPPER_BYTES = 227 * 1024
 """Shared memory that a block may ask for (H100, H200)."""
@@ -92,15 +90,6 @@ def split_tables(
 def shared_limit(device_index: int) -> int:
     """Bytes of shared memory that a block may ask for on this GPU."""
     return int(torch.cuda.get_device_properties(device_index).shared_memory_per_block_optin)
-
-
-def section_of(rows: int, tokens: int, *broadcasts: Broadcast) -> int:
-    """Neighbouring rows, counted over all samples, that read the same rows of all these modulations."""
-    length = 0
-    for one in broadcasts:
-        if one.addressing == ROW:
-            length = math.gcd(length, one.rows_per_group if one.group_stride else tokens)
-    return length or max(1, rows)
 
 
 def declined(params: ModulatedParams, *, streams: int, kinds: int) -> str | None:

@@ -25,7 +25,7 @@ from .cuda_rows import (
     split_neighbours,
     strides_aligned,
 )
-from .cuda_stream import StreamSplit, registers_beside_vectors, ring_memory, split_combined, split_stream, words_of
+from .cuda_stream import StreamSplit, registers_beside_vectors, ring_memory, section_of, split_combined, split_stream, words_of
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
@@ -94,7 +94,7 @@ def launch(
         shared_bytes=specialisation.shared_bytes,
         arguments=(
             x, other, *tensors[1:], y, v,
-            plan.rows, *specialisation.chunk, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
+            plan.rows, *specialisation.shares, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
             *specialisation.broadcasts, specialisation.eps,
         ),
     )  # fmt: skip
@@ -104,8 +104,8 @@ class _Specialisation(NamedTuple):
     source: nvrtc.KernelSource
     grid: int
     threads: int
-    chunk: tuple[int, ...]
-    """The argument of a streamed launch alone."""
+    shares: tuple[int, ...]
+    """`Shares` of a streamed launch alone."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
     shared_bytes: int
@@ -149,7 +149,9 @@ def _specialise_call(
         else:
             stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, memory=memory)
         source = build(shared_aligned, stream)
-        blocks, threads, chunk, shared_bytes = stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), stream.shared_bytes
+        blocks, threads, shared_bytes = stream.grid(plan.rows, multiprocessors), stream.threads, stream.shared_bytes
+        modulations = [broadcast for broadcast, _ in rows if broadcast is not None]
+        shares: tuple[int, ...] = stream.shares(plan.rows, blocks, section_of(plan.rows, plan.tokens, *modulations), plan.tokens)
     else:
         if design == "persistent":
             split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
@@ -158,8 +160,8 @@ def _specialise_call(
         else:
             split = split_neighbours(plan.hidden, item_size, inputs)
         source = build(shared_aligned, split)
-        blocks, threads, chunk, shared_bytes = grid(plan.rows, split, multiprocessors), split.threads, (), 0
-    return _Specialisation(source, blocks, threads, chunk, broadcasts, numpy.float32(eps), shared_bytes)
+        blocks, threads, shares, shared_bytes = grid(plan.rows, split, multiprocessors), split.threads, (), 0
+    return _Specialisation(source, blocks, threads, shares, broadcasts, numpy.float32(eps), shared_bytes)
 
 
 def alone_split(hidden: int, item_size: int, inputs: int, rows: int, multiprocessors: int) -> RowSplit:

@@ -14,6 +14,7 @@
 
 #include "row_norm.cuh"
 #include "kept_row.cuh"
+#include "bulk_copies.cuh"
 
 #if __CUDA_ARCH__ >= 900
 constexpr bool BULK = STAGES > 0;
@@ -36,18 +37,21 @@ static_assert(GROUPS == 1, "a block works on one row at a time");
 #endif
 static_assert(!BULK || ALIGNED, "bulk copies take whole vectors of 16 bytes");
 
-// The rows of one block: `chunk` neighbours, or with chunk 0 every gridDim.x-th row.  With COMBINED an even share of neighbours.
+// The rows of one block: `least` neighbours, or with least 0 every gridDim.x-th row.
+// With COMBINED the launch's rows have `parts` parts of `part_rows`, and of the blocks of each part the first `more` take least + 1
+// neighbours, the others `least`.  Blocks of all parts alternate, so that those with one more are the launch's first.
 struct Rows {
     i64 first, step, end;
-    __device__ __forceinline__ Rows(i64 rows, i64 chunk) {
+    __device__ __forceinline__ Rows(i64 rows, i64 least, i64 more, i64 parts, i64 part_rows) {
         if constexpr (COMBINED) {
-            first = blockIdx.x * rows / gridDim.x;
+            const u32 place = parts == 1 ? blockIdx.x : blockIdx.x / (u32)parts, part = blockIdx.x - place * (u32)parts;
+            first = part * (u32)part_rows + place * (u32)least + min(place, (u32)more);
             step = 1;
-            end = (blockIdx.x + 1) * rows / gridDim.x;
+            end = first + least + (place < (u32)more);
         } else {
-            first = chunk ? blockIdx.x * chunk : blockIdx.x;
-            step = chunk ? 1 : gridDim.x;
-            end = chunk ? min(rows, first + chunk) : rows;
+            first = least ? blockIdx.x * least : blockIdx.x;
+            step = least ? 1 : gridDim.x;
+            end = least ? min(rows, first + least) : rows;
         }
     }
 };
@@ -60,8 +64,6 @@ struct Ring {
 extern __shared__ __align__(128) char shared_bytes[];  // the rings
 
 __device__ __forceinline__ Ring& ring_of(int group) { return ((Ring*)shared_bytes)[group]; }
-
-__device__ __forceinline__ u32 shared_address(const void* p) { return (u32)__cvta_generic_to_shared(p); }
 
 // Rows of STREAMS tensors, in the block's order.  `source(stream, row)` is the address of a row.
 template <class Source> struct Stream {
@@ -78,9 +80,8 @@ template <class Source> struct Stream {
         if constexpr (BULK) {
             if (member == ASKING) {
 #pragma unroll
-                for (int s = 0; s < SLOTS; ++s)
-                    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(&ring.full[s])) : "memory");
-                asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+                for (int s = 0; s < SLOTS; ++s) init_barrier(ring.full[s]);
+                publish_barriers();
                 fill(0, FIRST_SLOTS);
             }
             __syncthreads();  // no thread may wait on a barrier before it is initialised
@@ -93,18 +94,9 @@ template <class Source> struct Stream {
     }
 
     __device__ __forceinline__ void request(int into, i64 row) {  // by one thread
-        const u32 full = shared_address(&ring.full[into]);
-        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(full), "n"(STREAMS * ROW_BYTES) : "memory");
+        expect_bytes(ring.full[into], STREAMS * ROW_BYTES);
 #pragma unroll
-        for (int s = 0; s < STREAMS; ++s) {
-            if constexpr (LEAVES)
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                             ::"r"(shared_address(ring.row[into][s])), "l"(source(s, row)), "n"(ROW_BYTES), "r"(full), "l"(leaving())
-                             : "memory");
-            else
-                asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                             ::"r"(shared_address(ring.row[into][s])), "l"(source(s, row)), "n"(ROW_BYTES), "r"(full) : "memory");
-        }
+        for (int s = 0; s < STREAMS; ++s) copy_in(ring.row[into][s], source(s, row), ROW_BYTES, ring.full[into]);
     }
 
     // Waits for the current row.  What the first row shares with others is loaded before.
@@ -112,10 +104,7 @@ template <class Source> struct Stream {
         if constexpr (BULK) {
             if (!filled && member == ASKING) fill(FIRST_SLOTS, SLOTS);
             filled = true;
-            u32 done = 0;
-            while (!done)
-                asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                             : "=r"(done) : "r"(shared_address(&ring.full[slot])), "r"(parity) : "memory");
+            wait_for(ring.full[slot], parity);
         }
     }
 

@@ -15,14 +15,15 @@ from ..cuda_rows import DTYPE_CODES, NO_TENSOR, addressing_code, item_size_of, l
 from ..cuda_stream import (
     LEAST_NEIGHBOURS,
     StreamSplit,
-    neighbours_of,
+    even_shares,
     registers_beside_vectors,
     ring_memory,
+    section_of,
     split_combined,
     split_stream,
     words_of,
 )
-from ..cuda_tables import TEAM_WARPS, TableSplit, section_of, shared_limit, split_tables
+from ..cuda_tables import TEAM_WARPS, TableSplit, shared_limit, split_tables
 from ..modulation import ROW, Broadcast
 from .plan import TanhPlan, is_shifted
 from .tiles import RowWarps, spread_row
@@ -97,7 +98,7 @@ def launch(
         device_index=device_index,
         shared_bytes=specialisation.shared_bytes,
         arguments=(
-            *tensors, y, y2, plan.rows, *specialisation.chunk, plan.tokens, x.stride(0), x.stride(1), *specialisation.broadcasts,
+            *tensors, y, y2, plan.rows, *specialisation.shares, plan.tokens, x.stride(0), x.stride(1), *specialisation.broadcasts,
             specialisation.eps,
         ),
     )  # fmt: skip
@@ -107,8 +108,8 @@ class _Specialisation(NamedTuple):
     source: nvrtc.KernelSource
     grid: int
     threads: int
-    chunk: tuple[int, ...]
-    """The argument of a streamed launch alone: neighbouring rows of a block; with tables, of a section."""
+    shares: tuple[int, ...]
+    """`Shares` of a streamed launch alone; with tables, the rows of a section beside them."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
     shared_bytes: int = 0
@@ -152,9 +153,10 @@ def _specialise_call(
             ),
         )  # fmt: skip
         if tables is not None:
+            blocks = tables.grid(plan.rows, multiprocessors)
             return _Specialisation(
-                build(aligned=True, shared_aligned=shared_aligned, split=tables),
-                tables.grid(plan.rows, multiprocessors), tables.threads, (section,), broadcasts, numpy.float32(eps), tables.shared_bytes,
+                build(aligned=True, shared_aligned=shared_aligned, split=tables), blocks, tables.threads,
+                (*even_shares(plan.rows, blocks, section, plan.tokens), section), broadcasts, numpy.float32(eps), tables.shared_bytes,
             )  # fmt: skip
     split: RowWarps | StreamSplit
     if design != "persistent":
@@ -173,11 +175,14 @@ def _specialise_call(
             split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory)
     else:
         split = spread_row(plan.hidden, item_size_of(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
+    blocks = split.grid(plan.rows, multiprocessors)
+    values = [one for one in (plan.residual, plan.gate, plan.scale2) if one is not None and is_shared(plan, one)]
+    section = section_of(plan.rows, plan.tokens, *values)
     return _Specialisation(
         build(aligned=rows_aligned, shared_aligned=shared_aligned, split=split),
-        split.grid(plan.rows, multiprocessors),
+        blocks,
         split.threads,
-        (split.chunk,) if isinstance(split, StreamSplit) else (),
+        split.shares(plan.rows, blocks, section, plan.tokens) if isinstance(split, StreamSplit) else (),
         broadcasts,
         numpy.float32(eps),
         split.shared_bytes if isinstance(split, StreamSplit) else 0,
@@ -233,7 +238,7 @@ def is_stream(plan: TanhPlan, dtypes: Dtypes) -> bool:
 
 def is_shared(plan: TanhPlan, values: Broadcast) -> bool:
     """Whether so many neighbouring rows take the same values that these are worth combining."""
-    return neighbours_of(plan.tokens, values) >= LEAST_NEIGHBOURS
+    return values.addressing != ROW or section_of(plan.rows, plan.tokens, values) >= LEAST_NEIGHBOURS
 
 
 def _kept_words(plan: TanhPlan, dtypes: Dtypes, item_size: int) -> int:

@@ -94,7 +94,7 @@ def _launch(
         shared_bytes=specialisation.shared_bytes,
         arguments=(
             *activations, weight, bias, *rows, index, y, v, gate_out,
-            plan.rows, *specialisation.chunk, plan.tokens, *strides, *plan.row_strides, *plan.index_strides, specialisation.eps,
+            plan.rows, *specialisation.shares, plan.tokens, *strides, *plan.row_strides, *plan.index_strides, specialisation.eps,
         ),
     )  # fmt: skip
 
@@ -103,8 +103,8 @@ class _Specialisation(NamedTuple):
     source: nvrtc.KernelSource
     grid: int
     threads: int
-    chunk: tuple[int, ...]
-    """The argument of a streamed launch alone."""
+    shares: tuple[int, ...]
+    """`Shares` of a streamed launch alone."""
     eps: numpy.float32
     shared_bytes: int = 0
 
@@ -143,9 +143,9 @@ def _specialise_call(
         else:
             stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory)
         source = build(shared_aligned, stream)
-        return _Specialisation(
-            source, stream.grid(plan.rows, multiprocessors), stream.threads, (stream.chunk,), numpy.float32(eps), stream.shared_bytes
-        )
+        blocks = stream.grid(plan.rows, multiprocessors)
+        shares = stream.shares(plan.rows, blocks, plan.tokens)
+        return _Specialisation(source, blocks, stream.threads, shares, numpy.float32(eps), stream.shared_bytes)
     if design == "alone":
         split = alone_split(plan.hidden, item_size_of(dtypes.x), residual=residual)
     else:

@@ -108,7 +108,7 @@ def test_every_width_has_a_split_that_the_source_accepts(shared: Any, rows: int,
 
 
 def test_a_section_is_what_all_modulations_share(shared: Any) -> None:
-    section_of, broadcast = shared("cuda_tables").section_of, shared("modulation").Broadcast
+    section_of, broadcast = shared("cuda_stream").section_of, shared("modulation").Broadcast
     by_frame, by_sample, channel = broadcast(0, 64, 6, 1), broadcast(64, 0, 24, 1), broadcast(0, 0, 24, 1)
     assert section_of(48, 24, channel) == 48
     assert section_of(48, 24, by_sample, channel) == 24
