@@ -47,24 +47,37 @@ class Shares(NamedTuple):
     """Which rows each block takes: arguments of `Rows` in row_stream.cuh, in their order."""
 
     least: int
-    """Neighbouring rows of a block; 0: every grid-th row."""
+    """Neighbouring rows of a block, with a step of 1."""
     more: int
     """The first so many blocks of a part take one row more."""
+    step: int
+    """From one row of a block to its next."""
     parts: int
+    """Parts of the rows, each with as many blocks."""
     part_rows: int
 
 
-def even_shares(rows: int, blocks: int, *sections: int) -> Shares:
+def fits(rows: int, blocks: int, section: int) -> bool:
+    """Whether every section of so many rows can be given as many blocks as the others."""
+    return rows % section == 0 and blocks % (rows // section) == 0
+
+
+def even_shares(rows: int, blocks: int, sections: Sequence[int] = ()) -> Shares:
     """As many neighbouring rows for each block, or one more.
 
     Args:
-        sections: rows that share values, from the best to the worst: where blocks can be dealt out to whole sections, so that none has
-            rows of two and needs values of both, each section is a part.
+        sections: rows that share values, from the best to the worst: the first that `fits` is a part, so that no block has rows of two and
+            needs the values of both.
     """
-    part = next((length for length in sections if rows % length == 0 and blocks % (rows // length) == 0), rows)
-    parts = rows // part
-    least, more = divmod(part, blocks // parts)
-    return Shares(least, more, parts, part)
+    part = next((length for length in sections if fits(rows, blocks, length)), rows)
+    least, more = divmod(part, blocks // (rows // part))
+    return Shares(least, more, 1, rows // part, part)
+
+
+def in_step(rows: int, blocks: int, part: int) -> Shares:
+    """Rows for each block as far apart as a part has blocks: all of these work on neighbouring rows at a time."""
+    step = blocks // (rows // part)
+    return Shares(part if step == 1 else 0, 0, step, rows // part, part)
 
 
 class StreamSplit(NamedTuple):
@@ -74,28 +87,17 @@ class StreamSplit(NamedTuple):
     """Slots of the ring; 0: lanes load their share of a row themselves."""
     min_blocks: int
     """Blocks resident per multiprocessor, which bounds the registers of a thread."""
-    chunk: int
-    """Neighbouring rows of a block; 0: a persistent grid, whose blocks take every grid-th row. Where combined: `even_shares` instead."""
+    blocks: int
+    """Of the launch."""
+    shares: Shares
     combined: bool = False
     """Whether weights, biases and modulations are put together (COMBINED of row_stream.cuh)."""
-    waves: int = 1
-    """Blocks of the launch for each that is resident, if combined."""
     shared_bytes: int = 0
     """Dynamic shared memory of a block: its ring (`Ring` of row_stream.cuh)."""
 
     @property
     def threads(self) -> int:
         return 32 * self.warps
-
-    def grid(self, rows: int, multiprocessors: int) -> int:
-        """Blocks of the launch."""
-        if self.combined:
-            return min(rows, multiprocessors * self.min_blocks * self.waves)
-        return -(-rows // self.chunk) if self.chunk else min(rows, multiprocessors * self.min_blocks)
-
-    def shares(self, rows: int, blocks: int, *sections: int) -> Shares:
-        """Of the launch; `sections` are those of `even_shares`."""
-        return even_shares(rows, blocks, *sections) if self.combined else Shares(self.chunk, 0, 1, rows)
 
     def macros(self, hidden: int) -> dict[str, int | bool]:
         return {
@@ -158,7 +160,8 @@ def split_stream(
     vectors = hidden * item_size // 16
     if rows < MANY_ROWS * multiprocessors:
         # 3072 elements: 2.33 with two vectors per lane, 2.42 with one; 1536: 3.27 and 3.10 (select01).
-        return StreamSplit(min(MOST_WARPS, -(-vectors // (32 if vectors <= 192 else 64))), 0, 1, 1)
+        warps = min(MOST_WARPS, -(-vectors // (32 if vectors <= 192 else 64)))
+        return StreamSplit(warps, 0, 1, rows, even_shares(rows, rows))
     narrow = shared_words <= NARROW_WORDS
     warps = min(MOST_WARPS, -(-vectors // (32 * (MOST_VECTORS if shared_words <= WIDE_WORDS else MOST_VECTORS - 1))))
     blocks = max(1, (RESIDENT_WARPS if narrow else RESIDENT_WIDE_WARPS) // warps)
@@ -166,11 +169,16 @@ def split_stream(
     row_bytes = streams * hidden * item_size
     resident = memory.blocks(row_bytes)
     if not resident or (streams == 2 and narrow and queue >= LONG_QUEUE):
-        return StreamSplit(warps, 0, blocks, 1)
+        return StreamSplit(warps, 0, blocks, rows, even_shares(rows, rows))
     blocks = min(blocks, resident)
     stages = min(LEAST_STAGES, memory.stages(row_bytes, blocks))
-    chunk = CHUNK if streams == 1 and queue >= LONGEST_QUEUE else 0
-    return StreamSplit(warps, stages, blocks, chunk, shared_bytes=ring_bytes(stages, row_bytes))
+    if streams == 1 and queue >= LONGEST_QUEUE:
+        launched = -(-rows // CHUNK)
+        shares = even_shares(rows, launched)
+    else:
+        launched = min(rows, multiprocessors * blocks)
+        shares = in_step(rows, launched, rows)
+    return StreamSplit(warps, stages, blocks, launched, shares, shared_bytes=ring_bytes(stages, row_bytes))
 
 
 LEAST_NEIGHBOURS = 4
@@ -182,12 +190,15 @@ ENOUGH_WARPS = 24
 """Per multiprocessor: more hide no more latency."""
 MOST_CHUNK = 32
 """Neighbouring rows of a block: a bit each in select01_stream.cu, and a launch of more than 128 rows per resident block is balanced."""
+SECTION_CHUNK = 16
+"""Neighbouring rows of a block where it may need the values of two sections, and would have twice as many: the norm of 31 frames of 880
+rows of 3072 takes 84.0 with 16 and 85.6 with 52, its residual form 167.1 and 170.9."""
 
 
 @functools.cache
 def split_combined(
     hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, kept_words: int, live_words: int,
-    memory: RingMemory, other_registers: int = OTHER_REGISTERS, selects: bool = False,
+    memory: RingMemory, sections: tuple[int, ...] = (), other_registers: int = OTHER_REGISTERS, selects: bool = False,
 ) -> StreamSplit:  # fmt: skip
     """As `split_stream`, where weights, biases and modulations are put together: fewer registers, so more blocks are resident.
 
@@ -198,8 +209,9 @@ def split_combined(
         kept_words: registers per vector for what is kept from row to row.
         live_words: registers per vector for the row that is worked on.
         memory: as of `split_stream`.
+        sections: rows that share all values, then those of a sample; none: all rows share them.
         other_registers: of a thread beside vectors.
-        selects: whether a block orders its rows by what they select, so that it takes MOST_CHUNK at most.
+        selects: whether a block orders its rows by what they select, so that it takes MOST_CHUNK neighbours at most.
     """
     vectors = hidden * item_size // 16
     row_bytes = streams * hidden * item_size
@@ -216,9 +228,16 @@ def split_combined(
             tried.append((blocks, min(ENOUGH_WARPS, blocks * warps), min(32, warps)))
     blocks, _, warps = max(tried)
     stages = memory.stages(row_bytes, blocks) if resident else 0
-    queue = -(-rows // (multiprocessors * blocks))
-    waves = -(-queue // MOST_CHUNK) if selects or queue >= LONGEST_QUEUE else 1
-    return StreamSplit(warps, stages, blocks, 1, combined=True, waves=waves, shared_bytes=ring_bytes(stages, row_bytes))
+    launched = min(rows, multiprocessors * blocks)
+    queue = -(-rows // launched)
+    section = sections[0] if sections else rows
+    if not selects and queue < LONGEST_QUEUE and fits(rows, launched, section):
+        shares = in_step(rows, launched, section)
+    else:
+        most = MOST_CHUNK if selects or queue >= LONGEST_QUEUE else SECTION_CHUNK if queue >= 2 * SECTION_CHUNK else queue
+        launched = min(rows, launched * -(-queue // most))
+        shares = even_shares(rows, launched, sections)
+    return StreamSplit(warps, stages, blocks, launched, shares, combined=True, shared_bytes=ring_bytes(stages, row_bytes))
 
 
 def registers_beside_vectors(device_index: int) -> int:

@@ -94,7 +94,7 @@ def launch(
         shared_bytes=specialisation.shared_bytes,
         arguments=(
             x, other, *tensors[1:], y, v,
-            plan.rows, *specialisation.shares, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
+            *specialisation.arguments, plan.tokens, x_strides[0], x_strides[1], other_strides[0], other_strides[1],
             *specialisation.broadcasts, specialisation.eps,
         ),
     )  # fmt: skip
@@ -104,8 +104,8 @@ class _Specialisation(NamedTuple):
     source: nvrtc.KernelSource
     grid: int
     threads: int
-    shares: tuple[int, ...]
-    """`Shares` of a streamed launch alone."""
+    arguments: tuple[int, ...]
+    """The rows of the launch; of a streamed one their `Shares`."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
     shared_bytes: int
@@ -143,15 +143,15 @@ def _specialise_call(
             gate = words_of(item_size, dtypes.gate) if plan.gate is not None and plan.gate.channel_stride else 0
             stream = split_combined(
                 plan.hidden, item_size, inputs, plan.rows, multiprocessors, memory=memory,
+                sections=(section_of(plan.rows, plan.tokens, *(one for one, _ in rows if one is not None)), plan.tokens),
                 other_registers=registers_beside_vectors(device_index), kept_words=gate + (0 if scalar else 2 * lanes),
                 live_words=4 * inputs + lanes,
             )  # fmt: skip
         else:
             stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, memory=memory)
         source = build(shared_aligned, stream)
-        blocks, threads, shared_bytes = stream.grid(plan.rows, multiprocessors), stream.threads, stream.shared_bytes
-        modulations = [broadcast for broadcast, _ in rows if broadcast is not None]
-        shares: tuple[int, ...] = stream.shares(plan.rows, blocks, section_of(plan.rows, plan.tokens, *modulations), plan.tokens)
+        blocks, threads, shared_bytes = stream.blocks, stream.threads, stream.shared_bytes
+        arguments: tuple[int, ...] = stream.shares
     else:
         if design == "persistent":
             split = split_ahead(plan.hidden, item_size, inputs, plan.rows, multiprocessors, narrow=narrow)
@@ -160,8 +160,8 @@ def _specialise_call(
         else:
             split = split_neighbours(plan.hidden, item_size, inputs)
         source = build(shared_aligned, split)
-        blocks, threads, shares, shared_bytes = grid(plan.rows, split, multiprocessors), split.threads, (), 0
-    return _Specialisation(source, blocks, threads, shares, broadcasts, numpy.float32(eps), shared_bytes)
+        blocks, threads, arguments, shared_bytes = grid(plan.rows, split, multiprocessors), split.threads, (plan.rows,), 0
+    return _Specialisation(source, blocks, threads, arguments, broadcasts, numpy.float32(eps), shared_bytes)
 
 
 def alone_split(hidden: int, item_size: int, inputs: int, rows: int, multiprocessors: int) -> RowSplit:

@@ -12,13 +12,13 @@
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
 modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ gate,
                  const char* __restrict__ weight, const char* __restrict__ bias, const char* __restrict__ scale,
-                 const char* __restrict__ shift, char* __restrict__ y, char* __restrict__ v, i64 row_count, i64 least, i64 more, i64 parts, i64 part_rows, i64 tokens,
-                 i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride, i64 residual_row_stride, i64 gate_batch_stride,
-                 i64 gate_group_stride, i64 gate_rows, i64 scale_batch_stride, i64 scale_group_stride, i64 scale_rows,
-                 i64 shift_batch_stride, i64 shift_group_stride, i64 shift_rows, float eps) {
+                 const char* __restrict__ shift, char* __restrict__ y, char* __restrict__ v, i64 least, i64 more, i64 step, i64 parts,
+                 i64 part_rows, i64 tokens, i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride, i64 residual_row_stride,
+                 i64 gate_batch_stride, i64 gate_group_stride, i64 gate_rows, i64 scale_batch_stride, i64 scale_group_stride,
+                 i64 scale_rows, i64 shift_batch_stride, i64 shift_group_stride, i64 shift_rows, float eps) {
     __shared__ Exchange exchange;
     const int member = threadIdx.x;
-    const Rows rows(row_count, least, more, parts, part_rows);
+    const Rows rows(least, more, step, parts, part_rows);
     const auto source = [&](int stream, i64 row) {
         const auto [batch, token] = place_of(row, tokens);
         return stream == 0 ? x + (batch * x_batch_stride + token * x_row_stride) * ITEM

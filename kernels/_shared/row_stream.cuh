@@ -37,22 +37,17 @@ static_assert(GROUPS == 1, "a block works on one row at a time");
 #endif
 static_assert(!BULK || ALIGNED, "bulk copies take whole vectors of 16 bytes");
 
-// The rows of one block: `least` neighbours, or with least 0 every gridDim.x-th row.
-// With COMBINED the launch's rows have `parts` parts of `part_rows`, and of the blocks of each part the first `more` take least + 1
-// neighbours, the others `least`.  Blocks of all parts alternate, so that those with one more are the launch's first.
+// The rows of one block.  The launch's rows have `parts` parts of `part_rows` (one part without COMBINED), whose blocks alternate.  Those of
+// a part take every step-th row of it; with step 1 the first `more` of them take least + 1 neighbours, the others `least`.
 struct Rows {
-    i64 first, step, end;
-    __device__ __forceinline__ Rows(i64 rows, i64 least, i64 more, i64 parts, i64 part_rows) {
-        if constexpr (COMBINED) {
-            const u32 place = parts == 1 ? blockIdx.x : blockIdx.x / (u32)parts, part = blockIdx.x - place * (u32)parts;
-            first = part * (u32)part_rows + place * (u32)least + min(place, (u32)more);
-            step = 1;
-            end = first + least + (place < (u32)more);
-        } else {
-            first = least ? blockIdx.x * least : blockIdx.x;
-            step = least ? 1 : gridDim.x;
-            end = least ? min(rows, first + least) : rows;
-        }
+    i64 first, end;
+    int step;
+    __device__ __forceinline__ Rows(i64 least, i64 more, i64 step, i64 parts, i64 part_rows)
+        : step(COMBINED ? (int)step : step == 1 ? 1 : gridDim.x) {
+        const u32 place = !COMBINED || parts == 1 ? blockIdx.x : blockIdx.x / (u32)parts;
+        const u32 begin = COMBINED ? (blockIdx.x - place * (u32)parts) * (u32)part_rows : 0;
+        first = begin + (step == 1 ? place * (u32)least + min(place, (u32)more) : place);
+        end = step == 1 ? first + least + (place < (u32)more) : begin + part_rows;
     }
 };
 
@@ -94,9 +89,9 @@ template <class Source> struct Stream {
     }
 
     __device__ __forceinline__ void request(int into, i64 row) {  // by one thread
-        expect_bytes(ring.full[into], STREAMS * ROW_BYTES);
+        expect<STREAMS * ROW_BYTES>(ring.full[into]);
 #pragma unroll
-        for (int s = 0; s < STREAMS; ++s) copy_in(ring.row[into][s], source(s, row), ROW_BYTES, ring.full[into]);
+        for (int s = 0; s < STREAMS; ++s) copy_in<ROW_BYTES>(ring.row[into][s], source(s, row), ring.full[into]);
     }
 
     // Waits for the current row.  What the first row shares with others is loaded before.

@@ -98,7 +98,7 @@ def launch(
         device_index=device_index,
         shared_bytes=specialisation.shared_bytes,
         arguments=(
-            *tensors, y, y2, plan.rows, *specialisation.shares, plan.tokens, x.stride(0), x.stride(1), *specialisation.broadcasts,
+            *tensors, y, y2, *specialisation.arguments, plan.tokens, x.stride(0), x.stride(1), *specialisation.broadcasts,
             specialisation.eps,
         ),
     )  # fmt: skip
@@ -108,8 +108,8 @@ class _Specialisation(NamedTuple):
     source: nvrtc.KernelSource
     grid: int
     threads: int
-    shares: tuple[int, ...]
-    """`Shares` of a streamed launch alone; with tables, the rows of a section beside them."""
+    arguments: tuple[int, ...]
+    """The rows of the launch; of a streamed one their `Shares`; with tables the first two of these, and the rows of a section."""
     broadcasts: tuple[int, ...]
     eps: numpy.float32
     shared_bytes: int = 0
@@ -156,7 +156,7 @@ def _specialise_call(
             blocks = tables.grid(plan.rows, multiprocessors)
             return _Specialisation(
                 build(aligned=True, shared_aligned=shared_aligned, split=tables), blocks, tables.threads,
-                (*even_shares(plan.rows, blocks, section, plan.tokens), section), broadcasts, numpy.float32(eps), tables.shared_bytes,
+                (*even_shares(plan.rows, blocks)[:2], section), broadcasts, numpy.float32(eps), tables.shared_bytes,
             )  # fmt: skip
     split: RowWarps | StreamSplit
     if design != "persistent":
@@ -166,8 +166,10 @@ def _specialise_call(
         # The tanh of the gates is kept in float32.
         words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
         if design != "streamed":
+            values = [one for one in (plan.residual, plan.gate, plan.scale2) if one is not None and is_shared(plan, one)]
+            section = section_of(plan.rows, plan.tokens, *values)
             split = split_combined(
-                plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory,
+                plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, sections=(section, plan.tokens),
                 other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),
                 live_words=4 * streams + 16 // item_size,
             )  # fmt: skip
@@ -175,14 +177,11 @@ def _specialise_call(
             split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory)
     else:
         split = spread_row(plan.hidden, item_size_of(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
-    blocks = split.grid(plan.rows, multiprocessors)
-    values = [one for one in (plan.residual, plan.gate, plan.scale2) if one is not None and is_shared(plan, one)]
-    section = section_of(plan.rows, plan.tokens, *values)
     return _Specialisation(
         build(aligned=rows_aligned, shared_aligned=shared_aligned, split=split),
-        blocks,
+        split.blocks if isinstance(split, StreamSplit) else split.grid(plan.rows, multiprocessors),
         split.threads,
-        split.shares(plan.rows, blocks, section, plan.tokens) if isinstance(split, StreamSplit) else (),
+        split.shares if isinstance(split, StreamSplit) else (plan.rows,),
         broadcasts,
         numpy.float32(eps),
         split.shared_bytes if isinstance(split, StreamSplit) else 0,

@@ -26,12 +26,12 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1)
 norm_tanh_tables(const char* __restrict__ x, const char* __restrict__ residual, const char* __restrict__ gate,
                  const char* __restrict__ weight, const char* __restrict__ bias, const char* __restrict__ weight2,
                  const char* __restrict__ bias2, const char* __restrict__ scale2, char* __restrict__ y, char* __restrict__ y2,
-                 i64 row_count, i64 least, i64 more, i64 parts, i64 part_rows, i64 section_rows, i64 tokens, i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride,
+                 i64 least, i64 more, i64 section_rows, i64 tokens, i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride,
                  i64 residual_group_stride, i64 residual_rows, i64 gate_batch_stride, i64 gate_group_stride, i64 gate_rows,
                  i64 scale2_batch_stride, i64 scale2_group_stride, i64 scale2_rows, float eps) {
     __shared__ Exchange exchange;
     const int group = threadIdx.x / LANES, member = threadIdx.x % LANES;
-    const Rows block(row_count, least, more, parts, part_rows), own_rows = team_rows(block, group);
+    const Rows block(least, more, 1, 1, 0), own_rows = team_rows(block, group);
     const auto residual_row = [&](i64 row) {
         const auto [batch, token] = place_of(row, tokens);
         const Broadcast at = {residual_batch_stride, residual_group_stride, residual_rows};

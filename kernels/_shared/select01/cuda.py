@@ -94,7 +94,7 @@ def _launch(
         shared_bytes=specialisation.shared_bytes,
         arguments=(
             *activations, weight, bias, *rows, index, y, v, gate_out,
-            plan.rows, *specialisation.shares, plan.tokens, *strides, *plan.row_strides, *plan.index_strides, specialisation.eps,
+            *specialisation.arguments, plan.tokens, *strides, *plan.row_strides, *plan.index_strides, specialisation.eps,
         ),
     )  # fmt: skip
 
@@ -103,8 +103,8 @@ class _Specialisation(NamedTuple):
     source: nvrtc.KernelSource
     grid: int
     threads: int
-    shares: tuple[int, ...]
-    """`Shares` of a streamed launch alone."""
+    arguments: tuple[int, ...]
+    """The rows of the launch; of a streamed one their `Shares`."""
     eps: numpy.float32
     shared_bytes: int = 0
 
@@ -136,22 +136,20 @@ def _specialise_call(
             lanes = 16 // item_size
             # Beside factor and term the gate as it is stored; beside x the two other streams, the unrounded v in their place.
             stream = split_combined(
-                plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, selects=True,
+                plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, sections=(plan.tokens,), selects=True,
                 other_registers=registers_beside_vectors(device_index), kept_words=2 * lanes + 4,
                 live_words=4 + lanes + (8 if residual else 0),
             )  # fmt: skip
         else:
             stream = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory)
         source = build(shared_aligned, stream)
-        blocks = stream.grid(plan.rows, multiprocessors)
-        shares = stream.shares(plan.rows, blocks, plan.tokens)
-        return _Specialisation(source, blocks, stream.threads, shares, numpy.float32(eps), stream.shared_bytes)
+        return _Specialisation(source, stream.blocks, stream.threads, stream.shares, numpy.float32(eps), stream.shared_bytes)
     if design == "alone":
         split = alone_split(plan.hidden, item_size_of(dtypes.x), residual=residual)
     else:
         split = split_of(plan, dtypes, multiprocessors)
     source = build(shared_aligned, split)
-    return _Specialisation(source, grid(plan.rows, split, multiprocessors), split.threads, (), numpy.float32(eps))
+    return _Specialisation(source, grid(plan.rows, split, multiprocessors), split.threads, (plan.rows,), numpy.float32(eps))
 
 
 MOST_ALONE = 8

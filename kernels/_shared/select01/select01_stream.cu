@@ -17,14 +17,14 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
                 const char* __restrict__ weight, const char* __restrict__ bias, const char* __restrict__ scale0,
                 const char* __restrict__ shift0, const char* __restrict__ gate0, const char* __restrict__ scale1,
                 const char* __restrict__ shift1, const char* __restrict__ gate1, const char* __restrict__ index, char* __restrict__ y,
-                char* __restrict__ v, char* __restrict__ gate_out, i64 row_count, i64 least, i64 more, i64 parts, i64 part_rows, i64 tokens, i64 x_batch_stride,
-                i64 x_row_stride, i64 residual_batch_stride, i64 residual_row_stride, i64 residual_gate_batch_stride,
+                char* __restrict__ v, char* __restrict__ gate_out, i64 least, i64 more, i64 step, i64 parts, i64 part_rows, i64 tokens,
+                i64 x_batch_stride, i64 x_row_stride, i64 residual_batch_stride, i64 residual_row_stride, i64 residual_gate_batch_stride,
                 i64 residual_gate_row_stride, i64 scale0_stride, i64 shift0_stride, i64 gate0_stride, i64 scale1_stride,
                 i64 shift1_stride, i64 gate1_stride, i64 index_batch_stride, i64 index_token_stride, float eps) {
     constexpr int ROW_ITEM = ROW_DTYPE == FLOAT32 ? 4 : 2;
     __shared__ Exchange exchange;
     const int member = threadIdx.x;
-    const Rows rows(row_count, least, more, parts, part_rows);
+    const Rows rows(least, more, step, parts, part_rows);
     __shared__ int order[COMBINED ? 32 : 1];
     // The row at a place of the block's order.
     const auto row_at = [&](i64 place) { return COMBINED ? rows.first + order[place - rows.first] : place; };

@@ -13,38 +13,66 @@ from helpers.cuda_on_cpu import largest, run_case
 LAUNCHES = [(1, 1), (7, 7), (132, 132), (1000, 132), (4096, 264), (4097, 396), (5516, 264), (75600, 2112)]
 
 
-def taken(rows: int, blocks: int, *sections: int, shared: Any) -> list[range]:
+def taken(blocks: int, shares: Any) -> list[range]:
     """The rows of each block, as `Rows` reckons them."""
-    least, more, parts, part_rows = shared("cuda_stream").even_shares(rows, blocks, *sections)
+    least, more, step, parts, part_rows = shares
     found = []
     for block in range(blocks):
         place, part = divmod(block, parts)
-        first = part * part_rows + place * least + min(place, more)
-        found.append(range(first, first + least + (place < more)))
+        begin, end = part * part_rows, (part + 1) * part_rows
+        if step == 1:
+            first = begin + place * least + min(place, more)
+            found.append(range(first, min(end, first + least + (place < more))))
+        else:
+            found.append(range(begin + place, end, step))
     return found
 
 
+@pytest.mark.parametrize("dealing", ["even_shares", "in_step"])
 @pytest.mark.parametrize(("rows", "blocks"), LAUNCHES)
 @pytest.mark.parametrize("parts", [1, 2, 3, 4, 12])
-def test_every_row_is_of_one_block_and_none_has_two_more_than_another(shared: Any, rows: int, blocks: int, parts: int) -> None:
-    blocks_taken = taken(parts * rows, blocks, rows, shared=shared)
-    assert sorted(row for block in blocks_taken for row in block) == list(range(parts * rows))
+def test_every_row_is_of_one_block_and_none_has_two_more_than_another(
+    shared: Any, rows: int, blocks: int, parts: int, dealing: str
+) -> None:
+    module, length = shared("cuda_stream"), parts * rows
+    part = rows if module.fits(length, blocks, rows) else length
+    shares = module.in_step(length, blocks, part) if dealing == "in_step" else module.even_shares(length, blocks, (rows,))
+    assert shares.part_rows == part
+    blocks_taken = taken(blocks, shares)
+    assert sorted(row for block in blocks_taken for row in block) == list(range(length))
     sizes = [len(block) for block in blocks_taken]
     assert max(sizes) - min(sizes) <= 1
     assert sizes == sorted(sizes, reverse=True)
 
 
 def test_no_block_has_rows_of_two_samples_where_the_blocks_can_be_dealt_out_so(shared: Any) -> None:
-    for block in taken(3 * 1000, 132, 1000, shared=shared):
+    even_shares = shared("cuda_stream").even_shares
+    for block in taken(132, even_shares(3 * 1000, 132, (1000,))):
         assert block[0] // 1000 == block[-1] // 1000
-    assert any(block[0] // 600 != block[-1] // 600 for block in taken(5 * 600, 132, 600, shared=shared))
+    assert any(block[0] // 600 != block[-1] // 600 for block in taken(132, even_shares(5 * 600, 132, (600,))))
 
 
 def test_the_first_sections_that_fit_are_the_parts(shared: Any) -> None:
     even_shares = shared("cuda_stream").even_shares
-    assert even_shares(1200, 132, 100, 300) == (9, 1, 12, 100)  # twelve frames, eleven blocks each
-    assert even_shares(1200, 132, 75, 300) == (9, 3, 4, 300)  # sixteen frames of four samples
-    assert even_shares(1300, 132, 70) == (9, 112, 1, 1300)
+    assert even_shares(1200, 132, (100, 300)) == (9, 1, 1, 12, 100)  # twelve frames, eleven blocks each
+    assert even_shares(1200, 132, (75, 300)) == (9, 3, 1, 4, 300)  # sixteen frames of four samples
+    assert even_shares(1300, 132, (70,)) == (9, 112, 1, 1, 1300)
+
+
+def test_blocks_are_in_step_where_each_has_rows_of_one_section_alone(shared: Any) -> None:
+    module = shared("cuda_stream")
+
+    def split(rows: int, *sections: int, **more: Any) -> Any:
+        memory = module.RingMemory(227 * 1024, 228 * 1024)
+        return module.split_combined(3072, 2, 1, rows, 132, kept_words=16, live_words=12, memory=memory, sections=sections, **more)
+
+    of_one, of_samples, of_frames = split(4096, 4096, 4096), split(4096, 1024, 1024), split(27280, 880, 27280)
+    assert of_one.shares.step == of_one.blocks
+    assert of_samples.shares[2:] == (of_samples.blocks // 4, 4, 1024)
+    assert of_frames.shares.step == 1 <= of_frames.shares.least < module.SECTION_CHUNK
+    # Rows that are ordered by what they select, and long queues, which the hardware balances, are neighbours.
+    assert split(4096, 4096, selects=True).shares.step == 1
+    assert split(75600, 75600, 75600).shares.least <= module.MOST_CHUNK
 
 
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -80,8 +108,9 @@ def test_every_output_is_rounded_once(error_of: Any, case: str) -> None:
 @pytest.mark.parametrize(
     ("case", "right", "wrong"),
     [
-        ("a part to each sample", "min(place, (u32)more)", "0"),
-        ("a part to each sample", "part * (u32)part_rows", "0"),
+        ("a part to each sample", "(blockIdx.x - place * (u32)parts)", "0"),
+        ("a part to each sample", ": place);", ": 0);"),
+        ("row sets of samples", "min(place, (u32)more)", "0"),
         ("samples that blocks straddle", "if (row == until)", "if (row == rows.first)"),
         ("row sets of samples", "(place < (u32)more)", "0"),
     ],

@@ -146,7 +146,7 @@ def test_every_width_has_a_split_that_the_source_accepts(shared: Any, item_size:
         assert split.threads <= 1024, hidden
         assert split.stages != 1, hidden
         assert_ring_fits(split, streams * hidden * item_size)
-        assert split.grid(rows, MULTIPROCESSORS) * (split.chunk or rows) >= rows, hidden
+        assert 1 <= split.blocks <= rows, hidden
 
 
 def test_combined_float32_parameters_leave_registers_for_a_second_block(shared: Any, cuda_code: Any) -> None:
@@ -173,7 +173,7 @@ def test_every_width_has_a_combined_split_that_the_source_accepts(shared: Any, s
             assert split.threads <= 1024, hidden
             assert split.stages != 1, hidden
             assert_ring_fits(split, streams * hidden * item_size)
-            blocks = split.grid(rows, MULTIPROCESSORS)
+            blocks = split.blocks
             assert 1 <= blocks <= rows, hidden
             assert not selects or -(-rows // blocks) <= stream.MOST_CHUNK, "a block orders its rows by one bit each"
 

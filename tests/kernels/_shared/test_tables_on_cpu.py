@@ -104,5 +104,5 @@ def test_a_race_is_seen(bench_on_cpu: Any, defect: str) -> None:
 def test_a_wait_for_a_copy_that_never_ends_is_seen(bench_on_cpu: Any) -> None:
     with pytest.raises(EmulationError, match="wait for one another for ever"):
         bench_on_cpu("norm_tanh_mul_add").error(
-            "streamed residual", late=True, planted={"STREAMS * ROW_BYTES);": "STREAMS * ROW_BYTES + 16);"}
+            "streamed residual", late=True, planted={"<STREAMS * ROW_BYTES>": "<STREAMS * ROW_BYTES + 16>"}
         )
