@@ -59,7 +59,7 @@ def test_a_table_can_be_used_here_and_holds_the_keys_of_its_op(collection: Colle
 
 
 def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_lack(collection: Collection) -> None:
-    """Each case by the other entries. The default order comes within 1.02 on 40 % of the random shapes, within 1.05 on 53 %.
+    """Each case by the other entries. The default order comes within 1.02 on 40 % of the random shapes, within 1.05 on 52 %.
 
     The floors are the shares that the stored times give, so a baseline's new run can move them: each version that wins a few cases,
     as those for few rows and tokens do, and blocks for every row or for a few, leaves fewer cases that could choose it for another. Half
@@ -71,7 +71,7 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
     assert (len(random), len(suites)) == (398, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.68, 0.79)), (suites, (0.80, 0.87))):
+    for found, least in ((random, (0.69, 0.81)), (suites, (0.80, 0.87))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
