@@ -10,6 +10,8 @@ from types import ModuleType
 import pytest
 from click.testing import Result
 
+from fusebench.store.run_folder import read_run
+
 
 @pytest.mark.usefixtures("project_folder")
 def test_show_without_baselines_says_so(fusebench: Callable[..., Result]) -> None:
@@ -182,6 +184,29 @@ def test_a_stored_baseline_that_is_not_fit_to_grow_is_named_as_such(keep: Callab
     assert (refused.exit_code, "run r1 is not fit to be a baseline: it is incomplete" in refused.stderr) == (2, True)
     assert "Run r1 is the stored baseline: promote the others without it, and they replace it" in refused.stderr
     assert fusebench("baseline", "promote", "r2").exit_code == 0
+
+
+def test_a_run_that_was_stopped_joins_the_baseline_which_keeps_the_cases_that_it_lacks(
+    keep: Callable[..., Path], fusebench: Callable[..., Result], synthetic: ModuleType, project_folder: Path
+) -> None:
+    keep(run_id="r1", created="2026-07-01T03:00:00Z")
+    assert fusebench("baseline", "promote", "r1").exit_code == 0
+    keep(run_id="r2", created="2026-07-02T03:00:00Z", cases=synthetic.CASES[:2], complete=False)
+    refused = fusebench("baseline", "promote", "r2")
+    assert (refused.exit_code, "run r2 is not fit to be a baseline: it is incomplete" in refused.stderr) == (2, True)
+    grew = fusebench("baseline", "promote", "r2", "--add")
+    lacking = len(synthetic.CASES) - 2
+    assert (grew.exit_code, f"{lacking} cases, which the newest run did not measure, keep the times of run r1" in grew.stderr) == (0, True)
+    stored = read_run(project_folder / "results" / "baselines" / "nvidia_h200")
+    assert [summary.case.name for summary in stored.cases] == list(synthetic.CASES)
+    assert (
+        f"run r2 did not measure qknorm_rope:{synthetic.CASES[2]}"
+        in (project_folder / "results/baselines/nvidia_h200/report.md").read_text()
+    )
+    keep(run_id="r3", created="2026-07-03T03:00:00Z")
+    assert fusebench("gate", "r3").exit_code == 0
+    (row,) = json.loads(fusebench("baseline", "show", "--json").stdout)
+    assert row["objections"] == []
 
 
 def test_a_baseline_grows_by_a_run_when_the_folders_of_its_own_runs_are_gone(

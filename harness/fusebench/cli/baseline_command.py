@@ -12,7 +12,7 @@ from .shared.output import print_json, print_table, remark
 from .shared.results import ResultsOption, open_results
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from ..config import Project
@@ -68,7 +68,8 @@ def promote(
     machine code.  Device model, timer and cache state must be the same, and every working tree clean.
 
     With --add, the stored baseline is one of the runs: it grows by last night's run, though the folders of its own runs are gone.  Each of
-    its times counts as many times as runs are behind it.  Kernels whose machine code changed start anew.
+    its times counts as many times as runs are behind it.  Kernels whose machine code changed start anew.  Cases that the newest run did not
+    ask for, or was stopped before, keep their times.
 
     On a GPU model without a stored scatter between runs, that of these runs is stored, and gates take their margins from it.
 
@@ -118,7 +119,11 @@ def promote(
     if not others and not all((folder / name).is_file() for name in VIEWS):
         write_views(record, folder)
     joined = record if others else None
-    against = [f"{text}{f' (run {one.id})' if others else ''}" for where, one in folders.items() for text in objections(one, where)]
+    against = [
+        f"{text}{f' (run {one.id})' if others else ''}"
+        for where, one in folders.items()
+        for text in objections(one, where, added=grown is not None and where in added)
+    ]
     reason = reason.strip()
     target = promote(folder, project.results, joined=joined, others=others, grown=grown, force=force, reason=reason, accepted=accepted)
     if others:
@@ -151,10 +156,14 @@ def _read_runs(folders: Sequence[Path], without: Sequence[str]) -> dict[Path, Ru
 
 
 def _say_what_runs_lack(record: Run, runs: Sequence[Run]) -> None:
-    """Name the times of the baseline `record` that rest on fewer runs, the reasons, and times that were disturbed."""
+    """Name what the baseline `record` keeps of older runs, its times that rest on fewer runs, why, and times that were disturbed."""
     from ..verdict.baseline.joined import disturbed, partly_joined, shares
+    from ..verdict.baseline.kept_cases import kept_cases
     from ..verdict.margins.support import MOST_ERROR
 
+    if kept := kept_cases(record):
+        by = ", ".join(sorted({one.id for one in kept.values()}))
+        remark("note", f"{len(kept)} cases, which the newest run did not measure, keep the times of run {by}: {', '.join(_first(kept))}")
     if partly := partly_joined(record):
         gating = sum(one.speed_gates for one in partly)
         rest = f"{len(partly)} times rest on fewer runs, {gating} of them gating: {', '.join(_places(partly))}"
@@ -183,8 +192,13 @@ def _keep_first_scatter(runs: Sequence[Run], project: Project) -> None:
 
 def _places(results: Sequence[Result], most: int = 4) -> list[str]:
     """The first of these kernels and cases, and how many more."""
-    named = [f"{one.kernel} on {one.case_key}" for one in results[:most]]
-    return [*named, f"and {len(results) - most} more"] if len(results) > most else named
+    return _first([f"{one.kernel} on {one.case_key}" for one in results], most)
+
+
+def _first(names: Iterable[str], most: int = 4) -> list[str]:
+    """The first of them, and how many more."""
+    every = list(names)
+    return [*every[:most], f"and {len(every) - most} more"] if len(every) > most else every
 
 
 @baseline.command(short_help="List the baselines that are kept.")

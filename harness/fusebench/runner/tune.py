@@ -23,6 +23,7 @@ from ..registry.dispatching.tables import (
 from ..schema import Role, Run
 from ..schema.dispatch import DispatchKey, DispatchTable
 from ..store.files import write_file
+from ..verdict.baseline.kept_cases import measured_parts
 from ..verdict.tuned_tables import TunedCase, refused_run, table_ratios, tuned_cases, tuned_table
 from .case_kernels import AnyKernel, AnyOp, Kernels
 from .measured_code import MeasuredCode
@@ -67,10 +68,12 @@ def tune(
         UsageError: a run is not of a GPU or not cold, the runs are of several GPU models or versions of Triton, none has a fused kernel's
             time, or a table has no folder to stand in.
     """
-    newest = sorted(runs.values(), key=lambda run: run.created, reverse=True)
     for name, run in runs.items():
         if why := refused_run(run):
             raise UsageError(f"{name}: run {run.id} makes no dispatch table: {why}; name a run of a GPU with a cold cache")
+    measured = {run.id: measured_parts(run) for run in runs.values()}
+    newest = sorted((part for parts in measured.values() for part in parts), key=lambda run: run.created, reverse=True)
+    records = {part.id: records[name] for name, parts in measured.items() if records and name in records for part in parts}
     places = {(run.environment.device_name, minor_version(run.environment.triton)) for run in newest}
     if len(places) != 1:
         found = ", ".join(f"{gpu} with Triton {triton or 'none'}" for gpu, triton in sorted(places))

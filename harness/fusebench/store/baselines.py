@@ -45,14 +45,18 @@ def baseline_folder(results: Path, slug: str) -> Path:
     return results / "baselines" / slug
 
 
-def objections(run: Run, folder: Path) -> list[str]:
-    """Reasons against `run`, stored in `folder`, as a baseline; empty without any."""
+def objections(run: Run, folder: Path, *, added: bool = False) -> list[str]:
+    """Reasons against `run`, stored in `folder`, as a baseline; empty without any.
+
+    Args:
+        added: whether it is added to a stored baseline, which keeps the cases that the run was stopped before.
+    """
     found = []
     if altered := seal_of(folder).altered:
         found.append(f"it was altered after it was written: {altered}")
     if not run.joined and not (folder / SAMPLES_FILE).is_file():
         found.append(f"its raw samples are missing ({SAMPLES_FILE}): its figures cannot be computed anew")
-    if not run.complete:
+    if not run.complete and not added:
         found.append("it is incomplete: it was stopped, or its budget ended, before every case was measured and every suspect remeasured")
     failed = [result for result in run.results if result.status in FAILED_STATUSES and result.role_gates]
     if failed:
@@ -100,7 +104,7 @@ def promote(
     if not any(result.status is Status.MEASURED for result in run.results):
         raise RunRecordError(f"{run_folder}: run {run.id} measured nothing; a baseline needs at least one measured kernel")
     every = [(run_folder, run), *((other, read_run(other)) for other in others)]
-    against = {one.id: objections(one, folder) for folder, one in every}
+    against = {one.id: objections(one, folder, added=grown is not None and one.id != grown.id) for folder, one in every}
     unfit = [f"run {name} is not fit to be a baseline: {'; '.join(reasons)}" for name, reasons in against.items() if reasons]
     if unfit and not force:
         if grown is not None and against[grown.id]:

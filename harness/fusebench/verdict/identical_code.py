@@ -29,9 +29,16 @@ def equal_code(new: Result, old: Result, new_run: Run, old_run: Run) -> bool:
     """Whether a kernel is known to be the same in two runs: by digests, or, where neither has one, by one clean commit and toolchain."""
     if new.code is not None or old.code is not None:
         return new.code == old.code
-    commits = {run.environment.git_commit for run in (new_run, old_run) if not run.environment.git_dirty}
+    commits = _commits_behind(new, new_run) | _commits_behind(old, old_run)
     both_clean = not (new_run.environment.git_dirty or old_run.environment.git_dirty)
     return both_clean and len(commits) == 1 and "" not in commits and not fingerprint_differences(new_run, old_run)
+
+
+def _commits_behind(result: Result, run: Run) -> frozenset[str]:
+    """The commits of the runs that a result comes from: a joined baseline may keep those of earlier runs."""
+    if run.joined and result.measurement is not None:
+        return frozenset(run.joined[place].git_commit for place in result.measurement.runs)
+    return frozenset({run.environment.git_commit})
 
 
 def verdict_on_identical(change: Estimate | None, what: str = "machine code") -> Verdict:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import msgspec
 import pytest
 
 from fusebench.config import Project
@@ -15,8 +17,9 @@ from fusebench.evidence.static_attachment import EvidenceReply, EvidenceRequest,
 from fusebench.evidence.targets import TARGETS
 from fusebench.runner.evidence import recorded_sources
 from fusebench.runner.evidence.base_checkout import why_absent
-from fusebench.runner.evidence.recorded_sources import NoSourcesError, baseline_kernels, baseline_source, run_source
-from fusebench.schema import Environment
+from fusebench.runner.evidence.recorded_sources import NoSourcesError, baseline_kernels, baseline_source, naming_older_cases, run_source
+from fusebench.schema import Environment, Run
+from fusebench.verdict.baseline.promotion import added_to
 
 TOOLS = Toolchain(triton="3.9.0", ptxas="12.9.86", ptxas_blackwell="13.4.59", nvrtc="13.4.92", nvdisasm="13.1.80")
 WANTED = EvidenceRequest(target=TARGETS["sm_90"], cases=(), kernels=())
@@ -118,3 +121,16 @@ def test_stored_evidence_of_other_compilers_is_none(project: Project, monkeypatc
     with pytest.raises(NoSourcesError, match=r"some.json was made by triton 3.6.0, .* and not triton 3.9.0") as raised:
         baseline_source(environment(), project, compile_in)(WANTED)
     assert "nvrtc" not in str(raised.value), "what is the same is no reason"
+
+
+def test_cases_that_a_baseline_keeps_from_another_commit_are_named(synthetic: ModuleType) -> None:
+    def run(name: str, day: int, cases: Sequence[str], **facts: Any) -> Run:
+        made: Run = synthetic.make_run(run_id=name, created=f"2026-07-0{day}T00:00:00Z", cases=cases, environment={"git_commit": name * 40})
+        return msgspec.structs.replace(made, **facts)
+
+    baseline = added_to(run("a", 1, synthetic.CASES), [run("b", 2, synthetic.CASES[:1], complete=False)])
+    first, second = (summary.case for summary in baseline.cases[:2])
+    source = naming_older_cases(baseline, lambda wanted: EvidenceReply(report=STORED, name="commit b", notes=("one",)))
+    assert source(msgspec.structs.replace(WANTED, cases=(first,))).notes == ("one",)
+    told = source(msgspec.structs.replace(WANTED, cases=(first, second))).notes
+    assert told == ("one", f"the baseline's times of {second.key} (commit {'a' * 12}) are of earlier runs, whose code is not shown")

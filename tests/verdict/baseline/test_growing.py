@@ -7,6 +7,7 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,7 +16,9 @@ from fusebench.errors import RunRecordError
 from fusebench.schema import Estimate, Measurement, Run
 from fusebench.store.history_file import read_history_file
 from fusebench.verdict.baseline.joined import disturbed, join_runs, partly_joined, processes_and_boards, shares, support_words
+from fusebench.verdict.baseline.kept_cases import kept_cases, measured_parts
 from fusebench.verdict.baseline.promotion import added_to
+from fusebench.verdict.identical_code import equal_code
 from fusebench.verdict.margins.support import support_of
 
 MANY = tuple(f"case_{number}" for number in range(12))
@@ -245,20 +248,59 @@ def test_a_kernel_that_only_the_newest_run_timed_gets_its_speedup_from_a_baselin
     assert timing.speedup.value == pytest.approx(of_base.time_us.value / timing.time_us.value)  # type: ignore[union-attr]
 
 
-def test_a_run_of_a_part_is_not_added_because_the_rest_would_be_lost(synthetic: ModuleType) -> None:
-    first, second, third = runs(synthetic, 3)
+def part_of_it(run: Run, keys: set[str], **facts: Any) -> Run:
+    """The run as if it had measured these cases alone."""
+    cases = [one for one in run.cases if one.case.key in keys]
+    results = [one for one in run.results if one.case_key in keys]
+    return msgspec.structs.replace(run, cases=cases, results=results, **facts)
+
+
+@pytest.mark.parametrize(
+    "facts", [{"complete": False}, {"selected_cases": "case_?"}, {"complete": False, "selected_cases": "case_?"}], ids=str
+)
+def test_cases_that_the_newest_run_did_not_measure_keep_their_times(synthetic: ModuleType, facts: dict[str, Any]) -> None:
+    first, second, third, fourth = runs(synthetic, 4)
     stored = join_runs([first, second])
-    assert len(added_to(stored, [third]).joined) == 3
-    fewer = {case.case.key for case in third.cases[:11]}
-    part = msgspec.structs.replace(
-        third,
-        cases=third.cases[:11],
-        results=[one for one in third.results if one.case_key in fewer],
-        selected_cases="case_?",
+    keys = {case.case.key for case in third.cases if len(case.case.name) == len("case_0")}
+    grown = added_to(stored, [part_of_it(third, keys, **facts)])
+    assert grown.id == third.id
+    assert {case.case.key for case in grown.cases} == {case.case.key for case in stored.cases}
+    assert (grown.complete, grown.selected_cases) == (True, stored.selected_cases)
+    assert [one.id for one in grown.joined] == ["r0", "r1", "r2"]
+    whole, before, now = timings(added_to(stored, [third])), timings(stored), timings(grown)
+    assert len(now) == len(before)
+    for place, timing in now.items():
+        assert timing == (whole[place] if place[0] in keys else before[place]), place
+    assert kept_cases(grown) == {key: grown.joined[1] for key, _ in before if key not in keys}
+    assert f"{len(stored.cases) - len(keys)} cases keep the times of earlier runs" in grown.warnings[-1]
+    assert kept_cases(added_to(stored, [third])) == kept_cases(third) == {}
+    again = added_to(grown, [fourth])
+    assert kept_cases(again) == {}, "the next whole run ends it"
+    assert "keep the times" not in " ".join(again.warnings)
+    assert {len(one.runs) for place, one in timings(again).items() if place[0] in keys} == {4}
+    assert {len(one.runs) for place, one in timings(again).items() if place[0] not in keys} == {3}
+
+
+def test_a_part_names_the_run_and_the_commit_that_measured_it_last(synthetic: ModuleType) -> None:
+    older, newer = (
+        synthetic.make_run(run_id=name, created=f"2026-07-0{day}T00:00:00Z", cases=MANY, environment={"git_commit": commit})
+        for name, day, commit in (("older", 1, "a" * 40), ("newer", 2, "b" * 40))
     )
-    with pytest.raises(
-        RunRecordError, match=f"would lose case {synthetic.OP}:case_10, case {synthetic.OP}:case_11; add a run of the whole"
-    ):
-        added_to(stored, [part])
-    with pytest.raises(RunRecordError, match="would lose kernels other than fused_"):
-        added_to(stored, [msgspec.structs.replace(third, selected_kernels="fused_*")])
+    keys = {case.case.key for case in newer.cases[:3]}
+    grown = added_to(older, [part_of_it(newer, keys, complete=False)])
+    measured, kept = measured_parts(grown)
+    assert (measured.id, measured.environment.git_commit, {case.case.key for case in measured.cases}) == ("newer", "b" * 40, keys)
+    assert (kept.id, kept.created, kept.environment.git_commit) == ("older", older.created, "a" * 40)
+    assert len(kept.cases) == len(older.cases) - 3
+    assert measured_parts(older) == [older]
+    one = next(one for one in grown.results if one.case_key not in keys and one.measurement is not None)
+    same = next(other for other in older.results if (other.case_key, other.kernel) == (one.case_key, one.kernel))
+    without = [msgspec.structs.replace(result, code=None) for result in (one, same)]
+    assert equal_code(*without, grown, older), "of the commit that measured it"
+    assert not equal_code(*without, grown, newer), "and not of the record's own"
+
+
+def test_kernels_that_the_newest_run_did_not_ask_for_are_not_left_out_unseen(synthetic: ModuleType) -> None:
+    first, second, third = runs(synthetic, 3)
+    with pytest.raises(RunRecordError, match=r"measured kernels that match fused_\*, and the stored baseline r1 would lose the others"):
+        added_to(join_runs([first, second]), [msgspec.structs.replace(third, selected_kernels="fused_*")])

@@ -14,8 +14,9 @@ from ...counters.attachment import KernelFolders
 from ...errors import FusebenchError
 from ...evidence.fingerprint import toolchain
 from ...evidence.static_attachment import EvidenceReply, EvidenceRequest, EvidenceSource
-from ...schema import Environment, Language
+from ...schema import Environment, Language, Run
 from ...store.static_baselines import load_static
+from ...verdict.baseline.kept_cases import kept_cases
 from .base_checkout import BaseCommit, extract, why_absent
 
 Compile = Callable[[Sequence[Path], str], EvidenceSource]
@@ -41,6 +42,22 @@ def baseline_source(environment: Environment, project: Project, compile_in: Comp
         if not missing:
             return _of_commit(environment.git_commit, project, compile_in, wanted)
         return _stored(missing, project, wanted)
+
+    return tell
+
+
+def naming_older_cases(baseline: Run, source: EvidenceSource) -> EvidenceSource:
+    """`source` of a baseline's kernels, whose replies name the cases that the baseline keeps from runs of other commits."""
+    older = {key: one.git_commit for key, one in kept_cases(baseline).items() if one.git_commit != baseline.environment.git_commit}
+
+    def tell(wanted: EvidenceRequest) -> EvidenceReply:
+        told = source(wanted)
+        named = ", ".join(f"{case.key} (commit {older[case.key][:12]})" for case in wanted.cases if case.key in older)
+        if not named:
+            return told
+        return msgspec.structs.replace(
+            told, notes=(*told.notes, f"the baseline's times of {named} are of earlier runs, whose code is not shown")
+        )
 
     return tell
 

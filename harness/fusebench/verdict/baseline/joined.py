@@ -22,6 +22,7 @@ from ..comparability import record_differences
 from ..dispatch_choice import LOSS_WORDS
 from ..margins.support import is_disturbed, own_variance, units_of
 from ..noise_floor import SPREAD_WORDS
+from .kept_cases import with_cases_of
 from .older_run import OlderRun, runs_of
 from .suite_changes import UNEXPLAINED_WORDS
 
@@ -35,7 +36,7 @@ REMEASURE = "remeasure"
 """In the warning of a run about suspects that it could not remeasure as often as they may be, and in older records of each suspect."""
 
 
-def join_runs(runs: Sequence[Run]) -> Run:
+def join_runs(runs: Sequence[Run], *, rest: Run | None = None) -> Run:
     """The newest of `runs`, with the times of all of them.
 
     Each run counts the same.  A time of another run is brought to the newest one's machine state as a gate does: by the drift of the
@@ -48,6 +49,9 @@ def join_runs(runs: Sequence[Run]) -> Run:
     Verdicts go, their evidence, and exit codes that came from them: they judged one run's times by the last baseline.  So do the warnings
     that came of it, and those of suspects; and a newest run that was stopped while these were remeasured lacks nothing here, if it has
     every case of the others.
+
+    Args:
+        rest: a part of one of the older runs (`part_of`): cases that the newest run lacks, whose times are kept as they are.
 
     Raises:
         RunRecordError: no run, one run twice, a joined record as the newest run, or runs of different devices, timers or cache states.
@@ -72,18 +76,20 @@ def join_runs(runs: Sequence[Run]) -> Run:
     cases = [_summary(summary, others) for summary in newest.cases]
     results = [_result(result, others, joined) for result in newest.results]
     results = _over_quiet_baselines(results, cases, len(joined) - 1)
+    record = msgspec.structs.replace(newest, joined=tuple(joined), cases=cases, results=results)
+    if rest is not None and rest.cases:
+        record = with_cases_of(record, rest, next(own for run, own in zip(ordered, places, strict=True) if run.id == rest.id))
     measured = {run.id for run in ordered if not run.joined}
     kept = {place for place, one in enumerate(joined) if one.id in measured}
-    kept |= {place for one in results if one.measurement is not None for place in one.measurement.runs}
+    kept |= {place for one in record.results if one.measurement is not None for place in one.measurement.runs}
     return msgspec.structs.replace(
-        newest,
+        record,
         joined=tuple(one for place, one in enumerate(joined) if place in kept),
-        suites=suite_summaries(cases, results),
-        cases=cases,
-        results=results if len(kept) == len(joined) else [_renumbered(one, sorted(kept)) for one in results],
+        suites=suite_summaries(record.cases, record.results),
+        results=record.results if len(kept) == len(joined) else [_renumbered(one, sorted(kept)) for one in record.results],
         exit_code=newest.exit_code if newest.exit_code == ExitCode.KERNEL_FAILED else ExitCode.PASS,
-        warnings=[one for one in newest.warnings if not one.startswith(JUDGED_WORDS) and REMEASURE not in one],
-        complete=newest.complete or _cases(newest) >= {key for run in ordered[:-1] for key in _cases(run)},
+        warnings=[one for one in record.warnings if not one.startswith(JUDGED_WORDS) and REMEASURE not in one],
+        complete=newest.complete or _cases(record) >= {key for run in ordered[:-1] for key in _cases(run)},
     )
 
 

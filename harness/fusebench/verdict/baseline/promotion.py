@@ -12,6 +12,7 @@ from ..margins.rule import MarginRule
 from .compare_to_baseline import judge_run
 from .joined import join_runs
 from .judgement import Judgement, Presence, results_by_place
+from .kept_cases import part_of
 from .scope import not_selected, scoped_baseline
 
 _NAMED = 8
@@ -21,25 +22,28 @@ _NAMED = 8
 def added_to(stored: Run, runs: Sequence[Run]) -> Run:
     """The stored baseline with `runs` added (`join_runs`).
 
-    The newest run decides which cases and kernels the baseline holds, so it must have measured all that the stored one selects.
+    The newest run decides which cases and kernels the baseline holds. Of what it did not ask for, or was stopped before, the baseline keeps
+    what it has.
 
     Raises:
-        RunRecordError: the stored baseline is newer than the runs, has one of them already, or holds a part that the newest one left out.
+        RunRecordError: the stored baseline is newer than the runs, has one of them already, or holds kernels that the newest one left out.
     """
-    joined = join_runs([stored, *runs])
-    newest = next((run for run in runs if run.id == joined.id), None)
-    if newest is None:
+    newest = max(runs, key=lambda run: run.created)
+    if newest.created < stored.created:
         raise RunRecordError(f"the stored baseline {stored.id} is newer than the runs to add; add a run made after {stored.created}")
-    suites, cases = not_selected(stored, scoped_baseline(newest, stored))
-    left_out = [*(f"suite {name}" for name in suites), *(f"case {key}" for key in cases)]
     if newest.selected_kernels not in (None, stored.selected_kernels):
-        left_out.append(f"kernels other than {newest.selected_kernels}")
-    if left_out:
         raise RunRecordError(
-            f"run {newest.id} measured a part, and the stored baseline {stored.id} would lose {', '.join(first_of(left_out))}; add a "
-            f"run of the whole, or replace the baseline without --add"
+            f"run {newest.id} measured kernels that match {newest.selected_kernels}, and the stored baseline {stored.id} would lose the "
+            f"others; add a run of all kernels, or replace the baseline without --add"
         )
-    return joined
+    suites, cases = not_selected(stored, scoped_baseline(newest, stored))
+    held = {summary.case.key for summary in newest.cases}
+    left = {
+        summary.case.key
+        for summary in stored.cases
+        if summary.case.key not in held and (not newest.complete or summary.case.suite in suites or summary.case.key in cases)
+    }
+    return join_runs([stored, *runs], rest=part_of(stored, left))
 
 
 def absorbed_changes(run: Run, last: Run | None, rule: MarginRule) -> list[str]:
