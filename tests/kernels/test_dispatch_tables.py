@@ -14,6 +14,7 @@ from fusebench.runner.tune import ratios_of, tune
 from fusebench.schema import Role
 from fusebench.store.run_folder import read_run
 from fusebench.suites import list_suites, load_suite, select_cases
+from fusebench.verdict.baseline.kept_cases import measured_parts
 from fusebench.verdict.dispatch_choice import shares
 from fusebench.verdict.tuned_tables import table_ratios
 
@@ -71,7 +72,7 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
     assert (len(random), len(suites)) == (398, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.69, 0.81)), (suites, (0.80, 0.87))):
+    for found, least in ((random, (0.69, 0.81)), (suites, (0.79, 0.89))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
@@ -80,7 +81,7 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
 def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_the_default_order(collection: Collection) -> None:
     """The floors are the shares that the stored times give: each case chosen by the H100's others, and by the H200's tables.
 
-    These hold times of newer code than the H100's.
+    These hold times of newer code than the H100's, which they take where its own times knew it as slower.
     """
     own, kin, default = [], [], []
     for file in tables_of(H100):
@@ -91,7 +92,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 147
-    for found, least in ((own, (0.79, 0.89)), (kin, (0.84, 0.95))):
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.77, 0.90))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
@@ -109,7 +110,7 @@ def test_the_stored_runs_make_the_tables_again(collection: Collection, gpu: str)
     for file in tables_of(gpu):
         for run, source in read_table(file).runs.items():
             assert source.record in {*stored, ""}, "a record that is named is kept"
-            assert not source.record or stored[source.record].id == run
+            assert not source.record or run in {part.id for part in measured_parts(stored[source.record])}
 
 
 def test_a_call_has_the_key_of_its_case(collection: Collection) -> None:

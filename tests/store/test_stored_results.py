@@ -63,7 +63,7 @@ def test_the_stored_baseline_is_joined_from_enough_processes_and_boards_and_fit_
     run = load_baseline(RESULTS, "NVIDIA H200")
     assert run is not None
     assert objections(run, BASELINE) == []
-    assert support_words(run).startswith("19 processes on 14 boards")
+    assert support_words(run).startswith("20 processes on 15 boards")
     assert max(one.measurement.sol for one in run.results if one.measurement is not None and one.measurement.sol is not None) <= 1.005
 
 

@@ -13,13 +13,14 @@ import msgspec
 import pytest
 
 from fusebench.errors import RunRecordError
-from fusebench.schema import Estimate, Measurement, Run
+from fusebench.schema import Estimate, Measurement, Run, Status
 from fusebench.store.history_file import read_history_file
 from fusebench.verdict.baseline.joined import disturbed, join_runs, partly_joined, processes_and_boards, shares, support_words
 from fusebench.verdict.baseline.kept_cases import kept_cases, measured_parts
 from fusebench.verdict.baseline.promotion import added_to
 from fusebench.verdict.identical_code import equal_code
 from fusebench.verdict.margins.support import support_of
+from fusebench.verdict.record_validation import require_valid
 
 MANY = tuple(f"case_{number}" for number in range(12))
 """Enough cases for the drift of the streaming yardsticks."""
@@ -262,7 +263,11 @@ def test_cases_that_the_newest_run_did_not_measure_keep_their_times(synthetic: M
     first, second, third, fourth = runs(synthetic, 4)
     stored = join_runs([first, second])
     keys = {case.case.key for case in third.cases if len(case.case.name) == len("case_0")}
-    grown = added_to(stored, [part_of_it(third, keys, **facts)])
+    part = part_of_it(third, keys, **facts)
+    begun = next(one for one in third.results if one.case_key not in keys)
+    unmeasured = msgspec.structs.replace(begun, status=Status.UNSUPPORTED, measurement=None, reason="known before it was stopped")
+    grown = added_to(stored, [msgspec.structs.replace(part, results=[*part.results, unmeasured])])
+    require_valid(grown)
     assert grown.id == third.id
     assert {case.case.key for case in grown.cases} == {case.case.key for case in stored.cases}
     assert (grown.complete, grown.selected_cases) == (True, stored.selected_cases)

@@ -52,7 +52,8 @@ def with_cases_of(joined: Run, rest: Run, places: Sequence[int]) -> Run:
     known = {one.id for one in joined.kernels}
     timed = {one.kernel for one in rest.results}
     cases = [*joined.cases, *rest.cases]
-    results = [*joined.results, *(_as_of(one, rest, places) for one in rest.results)]
+    added = {summary.case.key for summary in rest.cases}  # of such a case a run that was stopped may hold what it knew without measuring
+    results = [one for one in joined.results if one.case_key not in added] + [_as_of(one, rest, places) for one in rest.results]
     named = ", ".join(summary.case.key for summary in rest.cases[:4])
     more = f" and {len(rest.cases) - 4} more" if len(rest.cases) > 4 else ""
     told = f"run {joined.id} did not measure {named}{more}: {len(rest.cases)} cases keep the times of earlier runs"

@@ -9,6 +9,7 @@ from ...schema import Run, VerdictKind
 from ...stats.paired import describe_change
 from ..accuracy_change import accuracy_loss
 from ..margins.rule import MarginRule
+from ..record_validation import require_valid
 from .compare_to_baseline import judge_run
 from .joined import join_runs
 from .judgement import Judgement, Presence, results_by_place
@@ -43,7 +44,9 @@ def added_to(stored: Run, runs: Sequence[Run]) -> Run:
         for summary in stored.cases
         if summary.case.key not in held and (not newest.complete or summary.case.suite in suites or summary.case.key in cases)
     }
-    return join_runs([stored, *runs], rest=part_of(stored, left))
+    joined = join_runs([stored, *runs], rest=part_of(stored, left))
+    require_valid(joined)
+    return joined
 
 
 def absorbed_changes(run: Run, last: Run | None, rule: MarginRule) -> list[str]:
