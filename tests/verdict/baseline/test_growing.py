@@ -146,6 +146,15 @@ def test_a_run_inside_the_baseline_cannot_join_it_again_and_a_joined_record_is_n
     assert [one.id for one in join_runs([together, stored]).joined] == ["r0", "r1", "r2"], "runs of one second: the measured one is newest"
 
 
+def test_a_run_that_went_on_with_one_that_the_baseline_holds_would_count_twice(synthetic: ModuleType) -> None:
+    first, second, third = runs(synthetic, 3)
+    resumed = msgspec.structs.replace(third, resumed_from=["r1"])
+    for joined in ([first, second, resumed], [join_runs([first, second]), resumed]):
+        with pytest.raises(RunRecordError, match="run r2 went on with run r1 and holds its times, which would count twice"):
+            join_runs(joined)
+    assert len(join_runs([first, resumed]).joined) == 2
+
+
 def test_a_kernel_of_other_code_starts_anew_and_grows_with_the_others(synthetic: ModuleType) -> None:
     first, second, third, fourth = runs(synthetic, 4)
     changed = [synthetic.with_code(run, [synthetic.FUSED]) for run in (third, fourth)]

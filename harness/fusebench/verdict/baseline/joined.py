@@ -109,6 +109,12 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
         if len(records) > 1:
             where = " and ".join(f"in the joined baseline {record.id}" for record in records if record.joined)
             raise RunRecordError(f"found run {name} {len(records)} times{f' ({where})' if where else ''}; expected each once: leave it out")
+    for run in runs:
+        if again := [name for name in run.resumed_from if name in holders]:
+            raise RunRecordError(
+                f"run {run.id} went on with run {again[0]} and holds its times, which would count twice; leave one of them out. Cases that "
+                f"a stopped run lacks can be measured and added alone, too (`run --suite`, `--case`)"
+            )
     return sorted(runs, key=lambda run: (run.created, not run.joined))
 
 
