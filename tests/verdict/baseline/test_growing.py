@@ -295,6 +295,16 @@ def test_cases_that_the_newest_run_did_not_measure_keep_their_times(synthetic: M
     assert {len(one.runs) for place, one in timings(again).items() if place[0] not in keys} == {3}
 
 
+def test_of_several_runs_each_adds_what_it_measured(synthetic: ModuleType) -> None:
+    first, second, third = runs(synthetic, 3)
+    keys = {case.case.key for case in third.cases[:3]}
+    part = part_of_it(third, keys, complete=False)
+    grown = added_to(first, [part, second])
+    assert grown == added_to(added_to(first, [second]), [part])
+    assert {len(one.runs) for place, one in timings(grown).items() if place[0] in keys} == {3}
+    assert {one.runs for place, one in timings(grown).items() if place[0] not in keys} == {(0, 1)}
+
+
 def test_a_part_names_the_run_and_the_commit_that_measured_it_last(synthetic: ModuleType) -> None:
     older, newer = (
         synthetic.make_run(run_id=name, created=f"2026-07-0{day}T00:00:00Z", cases=MANY, environment={"git_commit": commit})

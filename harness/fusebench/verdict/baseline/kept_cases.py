@@ -15,7 +15,7 @@ def kept_cases(run: Run) -> dict[str, JoinedRun]:
     newest: dict[str, int] = {}
     for one in run.results:
         if run.joined and one.measurement is not None:
-            newest[one.case_key] = max(newest.get(one.case_key, 0), *one.measurement.runs)
+            newest[one.case_key] = max((newest.get(one.case_key, 0), *one.measurement.runs))
     return {key: run.joined[place] for key, place in newest.items() if place < len(run.joined) - 1}
 
 

@@ -29,7 +29,7 @@ def added_to(stored: Run, runs: Sequence[Run]) -> Run:
     Raises:
         RunRecordError: the stored baseline is newer than the runs, has one of them already, or holds kernels that the newest one left out.
     """
-    newest = max(runs, key=lambda run: run.created)
+    *earlier, newest = sorted(runs, key=lambda run: run.created)
     if newest.created < stored.created:
         raise RunRecordError(f"the stored baseline {stored.id} is newer than the runs to add; add a run made after {stored.created}")
     if newest.selected_kernels not in (None, stored.selected_kernels):
@@ -44,6 +44,8 @@ def added_to(stored: Run, runs: Sequence[Run]) -> Run:
         for summary in stored.cases
         if summary.case.key not in held and (not newest.complete or summary.case.suite in suites or summary.case.key in cases)
     }
+    if left and earlier:  # of these cases, too, the baseline takes what the earlier runs measured
+        return added_to(added_to(stored, earlier), [newest])
     joined = join_runs([stored, *runs], rest=part_of(stored, left))
     require_valid(joined)
     return joined
