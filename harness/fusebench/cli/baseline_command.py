@@ -12,7 +12,7 @@ from .shared.output import print_json, print_table, remark
 from .shared.results import ResultsOption, open_results
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ..config import Project
@@ -159,11 +159,12 @@ def _say_what_runs_lack(record: Run, runs: Sequence[Run]) -> None:
     """Name what the baseline `record` keeps of older runs, its times that rest on fewer runs, why, and times that were disturbed."""
     from ..verdict.baseline.joined import disturbed, partly_joined, shares
     from ..verdict.baseline.kept_cases import kept_cases
+    from ..verdict.baseline.promotion import first_of
     from ..verdict.margins.support import MOST_ERROR
 
     if kept := kept_cases(record):
-        by = ", ".join(sorted({one.id for one in kept.values()}))
-        remark("note", f"{len(kept)} cases, which the newest run did not measure, keep the times of run {by}: {', '.join(_first(kept))}")
+        by, cases = ", ".join(sorted({one.id for one in kept.values()})), ", ".join(first_of(list(kept), 4))
+        remark("note", f"{len(kept)} cases, which the newest run did not measure, keep the times of run {by}: {cases}")
     if partly := partly_joined(record):
         gating = sum(one.speed_gates for one in partly)
         rest = f"{len(partly)} times rest on fewer runs, {gating} of them gating: {', '.join(_places(partly))}"
@@ -190,15 +191,11 @@ def _keep_first_scatter(runs: Sequence[Run], project: Project) -> None:
         remark("note", f"{margin_words(rule, newest)}; wrote {write_scatter(project.results, rule.scatter)}")
 
 
-def _places(results: Sequence[Result], most: int = 4) -> list[str]:
+def _places(results: Sequence[Result]) -> list[str]:
     """The first of these kernels and cases, and how many more."""
-    return _first([f"{one.kernel} on {one.case_key}" for one in results], most)
+    from ..verdict.baseline.promotion import first_of
 
-
-def _first(names: Iterable[str], most: int = 4) -> list[str]:
-    """The first of them, and how many more."""
-    every = list(names)
-    return [*every[:most], f"and {len(every) - most} more"] if len(every) > most else every
+    return first_of([f"{one.kernel} on {one.case_key}" for one in results], 4)
 
 
 @baseline.command(short_help="List the baselines that are kept.")

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fusebench.registry import Collection
+from helpers.cuda_on_cpu import largest, run_case
 
 
 @pytest.fixture(scope="session")
@@ -32,6 +33,19 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("g++") is None:
         pytest.skip("kernels are compiled for the CPU by g++")
     return tmp_path_factory.mktemp("cuda_on_cpu")
+
+
+@pytest.fixture
+def error_on_cpu(collection: Collection, one_rounding: Any, built: Path) -> Callable[..., float]:
+    """`error_on_cpu(kernel, fields, entry, **of run_case)`: the largest error of any output in units of one rounding, infinite where one is
+    NaN, of a call with one launch, whose kernel's name ends in `entry`."""
+
+    def error(name: str, fields: Mapping[str, Any], entry: str = "", **how: Any) -> float:
+        ran = run_case(collection.op(name.partition("/")[0]), collection.kernel(name), fields, built, **how)
+        assert [source.entry.endswith(entry) for source in ran.launched] == [True]
+        return largest(one_rounding(value, ran.reference[output]) for output, value in ran.outputs.items())
+
+    return error
 
 
 NORM_TANH = ("norm_tanh_mul_add", "norm_tanh_mul_add_norm_scale")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from helpers.cuda_on_cpu import largest, run_case
 from helpers.matrices import few
 
 NORMS = ("norm_scale_shift", "residual_gate_norm_scale_shift")
@@ -52,16 +50,9 @@ KEPT += (("residual_gate_norm_scale_shift/fused_cuda@4", "frames of float32 valu
 
 
 @pytest.fixture
-def error_of(collection: Any, one_rounding: Any, built: Path) -> Callable[..., float]:
-    """`error_of(kernel, case, planted)`: the largest error of any output in units of one rounding, infinite where one is NaN."""
-
-    def error(name: str, case: str, planted: Mapping[str, str] | None = None) -> float:
-        op, fields = collection.op(name.partition("/")[0]), {**NORM_CASES, **SELECT01_CASES}[case]
-        ran = run_case(op, collection.kernel(name), fields, built, planted=planted)
-        assert len(ran.launched) == 1
-        return largest(one_rounding(value, ran.reference[output]) for output, value in ran.outputs.items())
-
-    return error
+def error_of(error_on_cpu: Callable[..., float]) -> Callable[..., float]:
+    """`error_of(kernel, case, planted)`: `error_on_cpu` of a case."""
+    return lambda name, case, planted=None: error_on_cpu(name, {**NORM_CASES, **SELECT01_CASES}[case], planted=planted)
 
 
 @pytest.mark.parametrize(("kernel", "case"), few(EVERY, *KEPT))

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-
-from helpers.cuda_on_cpu import largest, run_case
 
 LAUNCHES = [(1, 1), (7, 7), (132, 132), (1000, 132), (4096, 264), (4097, 396), (5516, 264), (75600, 2112)]
 
@@ -87,17 +84,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.fixture
-def error_of(collection: Any, one_rounding: Any, built: Path) -> Callable[..., float]:
-    """`error_of(case, planted)`: the largest error of any output in units of one rounding, infinite where one is NaN."""
-
-    def error(case: str, planted: Mapping[str, str] | None = None) -> float:
-        name, fields = CASES[case]
-        op = collection.op(name.partition("/")[0])
-        ran = run_case(op, collection.kernel(name), fields, built, late=True, planted=planted)
-        assert [source.entry.endswith("_stream") for source in ran.launched] == [True]
-        return largest(one_rounding(value, ran.reference[output]) for output, value in ran.outputs.items())
-
-    return error
+def error_of(error_on_cpu: Callable[..., float]) -> Callable[..., float]:
+    """`error_of(case, planted)`: `error_on_cpu` of a case, of whose copies each comes as late as it may."""
+    return lambda case, planted=None: error_on_cpu(*CASES[case], "_stream", late=True, planted=planted)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -22,7 +22,7 @@ from ..comparability import record_differences
 from ..dispatch_choice import LOSS_WORDS
 from ..margins.support import is_disturbed, own_variance, units_of
 from ..noise_floor import SPREAD_WORDS
-from .kept_cases import with_cases_of
+from .kept_cases import renumbered, with_cases_of
 from .older_run import OlderRun, runs_of
 from .suite_changes import UNEXPLAINED_WORDS
 
@@ -51,7 +51,7 @@ def join_runs(runs: Sequence[Run], *, rest: Run | None = None) -> Run:
     every case of the others.
 
     Args:
-        rest: a part of one of the older runs (`part_of`): cases that the newest run lacks, whose times are kept as they are.
+        rest: a part of one of the older runs (`with_cases`): cases that the newest run lacks, whose times are kept as they are.
 
     Raises:
         RunRecordError: no run, one run twice, a joined record as the newest run, or runs of different devices, timers or cache states.
@@ -82,11 +82,12 @@ def join_runs(runs: Sequence[Run], *, rest: Run | None = None) -> Run:
     measured = {run.id for run in ordered if not run.joined}
     kept = {place for place, one in enumerate(joined) if one.id in measured}
     kept |= {place for one in record.results if one.measurement is not None for place in one.measurement.runs}
+    places_now = {place: number for number, place in enumerate(sorted(kept))}
     return msgspec.structs.replace(
         record,
         joined=tuple(one for place, one in enumerate(joined) if place in kept),
         suites=suite_summaries(record.cases, record.results),
-        results=record.results if len(kept) == len(joined) else [_renumbered(one, sorted(kept)) for one in record.results],
+        results=record.results if len(kept) == len(joined) else [renumbered(one, places_now) for one in record.results],
         exit_code=newest.exit_code if newest.exit_code == ExitCode.KERNEL_FAILED else ExitCode.PASS,
         warnings=[one for one in record.warnings if not one.startswith(JUDGED_WORDS) and REMEASURE not in one],
         complete=newest.complete or _cases(record) >= {key for run in ordered[:-1] for key in _cases(run)},
@@ -116,15 +117,6 @@ def _in_order(runs: Sequence[Run]) -> list[Run]:
                 f"a stopped run lacks can be measured and added alone, too (`run --suite`, `--case`)"
             )
     return sorted(runs, key=lambda run: (run.created, not run.joined))
-
-
-def _renumbered(result: Result, kept: Sequence[int]) -> Result:
-    """The result, whose places among the runs become places among those that are `kept`."""
-    timing = result.measurement
-    if timing is None:
-        return result
-    timing = msgspec.structs.replace(timing, runs=tuple(kept.index(place) for place in timing.runs))
-    return msgspec.structs.replace(result, measurement=timing)
 
 
 def support_words(run: Run) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ...schema import JoinedRun, Result, Run
 from ...stats.weighted import suite_summaries
+from .scope import with_cases
 
 
 def kept_cases(run: Run) -> dict[str, JoinedRun]:
@@ -27,19 +28,12 @@ def measured_parts(run: Run) -> list[Run]:
     kept = kept_cases(run)
     if not kept:
         return [run]
-    parts = [part_of(run, {summary.case.key for summary in run.cases} - kept.keys())]
+    parts = [with_cases(run, {summary.case.key for summary in run.cases} - kept.keys())]
     for one in sorted(set(kept.values()), key=lambda one: one.created, reverse=True):
-        part = part_of(run, {key for key, by in kept.items() if by == one})
+        part = with_cases(run, {key for key, by in kept.items() if by == one})
         environment = msgspec.structs.replace(run.environment, git_commit=one.git_commit)
         parts.append(msgspec.structs.replace(part, id=one.id, created=one.created, environment=environment))
     return parts
-
-
-def part_of(run: Run, keys: set[str]) -> Run:
-    """The record with these cases alone."""
-    cases = [summary for summary in run.cases if summary.case.key in keys]
-    results = [one for one in run.results if one.case_key in keys]
-    return msgspec.structs.replace(run, cases=cases, results=results, suites=suite_summaries(cases, results))
 
 
 def with_cases_of(joined: Run, rest: Run, places: Sequence[int]) -> Run:
@@ -53,7 +47,9 @@ def with_cases_of(joined: Run, rest: Run, places: Sequence[int]) -> Run:
     timed = {one.kernel for one in rest.results}
     cases = [*joined.cases, *rest.cases]
     added = {summary.case.key for summary in rest.cases}  # of such a case a run that was stopped may hold what it knew without measuring
-    results = [one for one in joined.results if one.case_key not in added] + [_as_of(one, rest, places) for one in rest.results]
+    own = dict(enumerate(places))
+    results = [one for one in joined.results if one.case_key not in added]
+    results += [msgspec.structs.replace(renumbered(one, own), verdict=None, attachments=()) for one in rest.results]
     named = ", ".join(summary.case.key for summary in rest.cases[:4])
     more = f" and {len(rest.cases) - 4} more" if len(rest.cases) > 4 else ""
     told = f"run {joined.id} did not measure {named}{more}: {len(rest.cases)} cases keep the times of earlier runs"
@@ -71,9 +67,10 @@ def with_cases_of(joined: Run, rest: Run, places: Sequence[int]) -> Run:
     )
 
 
-def _as_of(result: Result, rest: Run, places: Sequence[int]) -> Result:
+def renumbered(result: Result, places: Mapping[int, int]) -> Result:
+    """The result, whose places among the runs become others; a measured run's own is the first."""
     timing = result.measurement
-    if timing is not None:
-        runs = tuple(places[place] for place in timing.runs) if rest.joined else (places[0],)
-        timing = msgspec.structs.replace(timing, runs=runs)
-    return msgspec.structs.replace(result, measurement=timing, verdict=None, attachments=())
+    if timing is None:
+        return result
+    timing = msgspec.structs.replace(timing, runs=tuple(places[place] for place in timing.runs or (0,)))
+    return msgspec.structs.replace(result, measurement=timing)

@@ -13,8 +13,7 @@ from ..record_validation import require_valid
 from .compare_to_baseline import judge_run
 from .joined import join_runs
 from .judgement import Judgement, Presence, results_by_place
-from .kept_cases import part_of
-from .scope import not_selected, scoped_baseline
+from .scope import not_selected, scoped_baseline, with_cases
 
 _NAMED = 8
 """Sentences that a message holds; the others are counted."""
@@ -46,7 +45,7 @@ def added_to(stored: Run, runs: Sequence[Run]) -> Run:
     }
     if left and earlier:  # of these cases, too, the baseline takes what the earlier runs measured
         return added_to(added_to(stored, earlier), [newest])
-    joined = join_runs([stored, *runs], rest=part_of(stored, left))
+    joined = join_runs([stored, *runs], rest=with_cases(stored, left))
     require_valid(joined)
     return joined
 
@@ -93,10 +92,10 @@ def require_reason(run: Run, last: Run | None, rule: MarginRule, reason: str, *,
     return found
 
 
-def first_of(sentences: Sequence[str]) -> list[str]:
-    """The first sentences, and how many more there are."""
-    more = len(sentences) - _NAMED
-    return [*sentences[:_NAMED], f"and {more} more"] if more > 0 else list(sentences)
+def first_of(sentences: Sequence[str], most: int = _NAMED) -> list[str]:
+    """The first sentences, or names, and how many more there are."""
+    more = len(sentences) - most
+    return [*sentences[:most], f"and {more} more"] if more > 0 else list(sentences)
 
 
 def _beyond_margin(one: Judgement) -> bool:

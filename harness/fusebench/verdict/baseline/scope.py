@@ -31,6 +31,15 @@ def not_selected(baseline: Run, part: Run) -> tuple[tuple[str, ...], tuple[str, 
     )
 
 
+def with_cases(run: Run, keys: Collection[str]) -> Run:
+    """The record with these cases (`suite:case`) alone; the summaries of its suites stay as they are."""
+    return msgspec.structs.replace(
+        run,
+        cases=[summary for summary in run.cases if summary.case.key in keys],
+        results=[result for result in run.results if result.case_key in keys],
+    )
+
+
 def without_kernels(runs: Sequence[Run], patterns: Sequence[str]) -> list[Run]:
     """The runs without the kernels that `patterns` match (`KernelId.matches`): a gate would miss a kernel that the project has no more.
 
@@ -101,12 +110,7 @@ def _of_shard(baseline: Run, run: Run) -> Run:
     """`baseline` with the cases of `run` alone where this is one shard: the other shards hold the rest."""
     if not run.shard:
         return baseline
-    held = {summary.case.key for summary in run.cases}
-    return msgspec.structs.replace(
-        baseline,
-        cases=[summary for summary in baseline.cases if summary.case.key in held],
-        results=[result for result in baseline.results if result.case_key in held],
-    )
+    return with_cases(baseline, {summary.case.key for summary in run.cases})
 
 
 def _of_kernels(baseline: Run, run: Run) -> Run:
