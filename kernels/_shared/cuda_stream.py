@@ -56,6 +56,11 @@ class Shares(NamedTuple):
     """Parts of the rows, each with as many blocks."""
     part_rows: int
 
+    @property
+    def single(self) -> bool:
+        """Whether every block has one row."""
+        return (self.least, self.more, self.step) == (1, 0, 1)
+
 
 def fits(rows: int, blocks: int, section: int) -> bool:
     """Whether every section of so many rows can be given as many blocks as the others."""
@@ -102,7 +107,7 @@ class StreamSplit(NamedTuple):
     def macros(self, hidden: int) -> dict[str, int | bool]:
         return {
             "D": hidden, "WARPS": self.warps, "THREADS": self.threads, "STAGES": self.stages, "MIN_BLOCKS": self.min_blocks,
-            "COMBINED": self.combined,
+            "COMBINED": self.combined, "SINGLE": self.shares.single,
         }  # fmt: skip
 
 
@@ -159,8 +164,8 @@ def split_stream(
     """
     vectors = hidden * item_size // 16
     if rows < MANY_ROWS * multiprocessors:
-        # 3072 elements: 2.33 with two vectors per lane, 2.42 with one; 1536: 3.27 and 3.10 (select01).
-        warps = min(MOST_WARPS, -(-vectors // (32 if vectors <= 192 else 64)))
+        # 3072 elements: 2.33 with two vectors per lane, 2.42 with one; 1536: 3.27 and 3.10 (select01). Of float32 two are too few.
+        warps = min(MOST_WARPS, -(-vectors // (32 if vectors <= 192 else 32 * item_size)))
         return StreamSplit(warps, 0, 1, rows, even_shares(rows, rows))
     narrow = shared_words <= NARROW_WORDS
     warps = min(MOST_WARPS, -(-vectors // (32 * (MOST_VECTORS if shared_words <= WIDE_WORDS else MOST_VECTORS - 1))))
@@ -231,7 +236,7 @@ def split_combined(
     launched = min(rows, multiprocessors * blocks)
     queue = -(-rows // launched)
     section = sections[0] if sections else rows
-    if not selects and queue < LONGEST_QUEUE and fits(rows, launched, section):
+    if launched < rows and not selects and queue < LONGEST_QUEUE and fits(rows, launched, section):
         shares = in_step(rows, launched, section)
     else:
         most = MOST_CHUNK if selects or queue >= LONGEST_QUEUE else SECTION_CHUNK if queue >= 2 * SECTION_CHUNK else queue

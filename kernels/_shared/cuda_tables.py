@@ -45,7 +45,7 @@ class TableSplit(NamedTuple):
     def macros(self, hidden: int) -> dict[str, int | bool]:
         return {
             "D": hidden, "WARPS": self.warps, "THREADS": self.threads, "STAGES": self.stages, "TABLES": self.tables, "MIN_BLOCKS": 1,
-            "COMBINED": True,
+            "COMBINED": True, "SINGLE": False,
         }  # fmt: skip
 
 

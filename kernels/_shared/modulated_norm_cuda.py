@@ -13,6 +13,7 @@ from fusebench.registry import nvrtc
 
 from .cuda_rows import (
     DTYPE_CODES,
+    ELEMENTS_OF_TWO,
     NO_TENSOR,
     RowSplit,
     addressing_code,
@@ -165,11 +166,13 @@ def _specialise_call(
 
 
 def alone_split(hidden: int, item_size: int, inputs: int, rows: int, multiprocessors: int) -> RowSplit:
-    """A block for every row, with two vectors to a lane of each of two inputs. Of one input four, but for launches whose blocks are all
-    resident with two: on an H200 these make 128 rows of 4096 take 2.2 us instead of 2.8, and 8308 rows of 3072 25.5 instead of 24.0."""
-    two = split_alone(hidden, item_size, 2)
+    """A block for every row. A lane has `ELEMENTS_OF_TWO` of each of two inputs. Of one input it has four vectors, but for launches whose
+    blocks are all resident with two: on an H200 these make 128 rows of 4096 take 2.2 us instead of 2.8, and 8308 rows of 3072 25.5 instead
+    of 24.0."""
     if inputs > 1:
-        return at_once(two, rows, multiprocessors)
+        split = split_alone(hidden, item_size, ELEMENTS_OF_TWO * item_size // 16)
+        return at_once(split, rows, multiprocessors) if item_size == 2 else split
+    two = split_alone(hidden, item_size, 2)
     return two if rows <= multiprocessors * two.min_blocks else split_alone(hidden, item_size, 4)
 
 

@@ -6,7 +6,7 @@
 //   GATE, SCALE, SHIFT                addressing of the modulation (0 one value, 1 one row, 2 to 4 a row per sample or token); GATE -1: none
 //   GATE_DTYPE, SCALE_DTYPE, SHIFT_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE   dtypes, coded as DTYPE; WEIGHT_DTYPE, BIAS_DTYPE -1: none
 
-#define STREAMS (RESIDUAL ? 2 : 1)
+#define STREAM_ITEMS ITEM, RESIDUAL ? ITEM : 0
 #include "row_stream.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -39,8 +39,8 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         const auto [batch, token] = place_of(row, tokens);
         Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded v; the residual
         if constexpr (!BULK) {
-            stream.take(0, row, own);
-            if constexpr (RESIDUAL) stream.take(1, row, other);
+            stream.take<0>(row, own);
+            if constexpr (RESIDUAL) stream.take<1>(row, other);
         }
         if constexpr (RESIDUAL && GATE >= 0 && COMBINED) {
             if (row == gate_until) {
@@ -64,8 +64,8 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         }
         if constexpr (BULK) {
             stream.wait();
-            stream.take(0, row, own);
-            if constexpr (RESIDUAL) stream.take(1, row, other);
+            stream.take<0>(row, own);
+            if constexpr (RESIDUAL) stream.take<1>(row, other);
         }
         if constexpr (RESIDUAL) {
 #pragma unroll

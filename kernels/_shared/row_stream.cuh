@@ -6,10 +6,12 @@
 // Macros beside those of row_norm.cuh, where THREADS is 32 * WARPS:
 //
 //   STAGES           slots of the ring, which lies in dynamic shared memory; 0: each lane loads its share of the row itself
-//   STREAMS          tensors whose rows the ring holds
+//   STREAM_ITEMS     bytes of an element of each tensor whose rows the ring holds, separated by commas: x, and what else has a row for
+//                    every row of x; 0: not there
 //   MIN_BLOCKS       blocks resident per multiprocessor
-//   ALIGNED          1: every row of the streams starts on 16 bytes (needed with STAGES)
+//   ALIGNED          1: every row of these tensors starts on 16 bytes (needed with STAGES)
 //   SHARED_ALIGNED   1: every row of values that rows share does
+//   SINGLE           1: every block has one row, so that there is no loop
 //   COMBINED         1: weights, biases and modulations are put together, into what a row is multiplied by and what is added (see Line)
 
 #include "row_norm.cuh"
@@ -43,7 +45,8 @@ struct Rows {
     i64 first, end;
     int step;
     __device__ __forceinline__ Rows(i64 least, i64 more, i64 step, i64 parts, i64 part_rows)
-        : step(COMBINED ? (int)step : step == 1 ? 1 : gridDim.x) {
+        : first(blockIdx.x), end(first + 1), step(SINGLE ? 1 : COMBINED ? (int)step : step == 1 ? 1 : gridDim.x) {
+        if constexpr (SINGLE) return;
         const u32 place = !COMBINED || parts == 1 ? blockIdx.x : blockIdx.x / (u32)parts;
         const u32 begin = COMBINED ? (blockIdx.x - place * (u32)parts) * (u32)part_rows : 0;
         first = begin + (step == 1 ? place * (u32)least + min(place, (u32)more) : place);
@@ -51,8 +54,23 @@ struct Rows {
     }
 };
 
+// Bytes of the first `streams` rows of a slot.
+__device__ constexpr int slot_bytes(int streams) {
+    constexpr int items[] = {STREAM_ITEMS};
+    int sum = 0;
+    for (int s = 0; s < streams; ++s) sum += D * items[s];
+    return sum;
+}
+
+__device__ constexpr int count_streams() {
+    constexpr int items[] = {STREAM_ITEMS};
+    return sizeof(items) / sizeof(int);
+}
+
+constexpr int STREAMS = count_streams(), SLOT_BYTES = slot_bytes(STREAMS);
+
 struct Ring {
-    alignas(128) char row[SLOTS][STREAMS][BULK ? ROW_BYTES : 16];
+    alignas(128) char slot[SLOTS][BULK ? SLOT_BYTES : 16];
     u64 full[SLOTS];
 };
 
@@ -60,7 +78,7 @@ extern __shared__ __align__(128) char shared_bytes[];  // the rings
 
 __device__ __forceinline__ Ring& ring_of(int group) { return ((Ring*)shared_bytes)[group]; }
 
-// Rows of STREAMS tensors, in the block's order.  `source(stream, row)` is the address of a row.
+// Rows of several tensors, in the block's order.  `source(stream, row)` is the address of a row.
 template <class Source> struct Stream {
     Ring& ring;
     const Source& source;
@@ -89,9 +107,14 @@ template <class Source> struct Stream {
     }
 
     __device__ __forceinline__ void request(int into, i64 row) {  // by one thread
-        expect<STREAMS * ROW_BYTES>(ring.full[into]);
-#pragma unroll
-        for (int s = 0; s < STREAMS; ++s) copy_in<ROW_BYTES>(ring.row[into][s], source(s, row), ring.full[into]);
+        expect<SLOT_BYTES>(ring.full[into]);
+        request_from<0>(into, row);
+    }
+
+    template <int STREAM> __device__ __forceinline__ void request_from(int into, i64 row) {
+        constexpr int BEGIN = slot_bytes(STREAM), BYTES = slot_bytes(STREAM + 1) - BEGIN;
+        if constexpr (BYTES > 0) copy_in<BYTES>(ring.slot[into] + BEGIN, source(STREAM, row), ring.full[into]);
+        if constexpr (STREAM + 1 < STREAMS) request_from<STREAM + 1>(into, row);
     }
 
     // Waits for the current row.  What the first row shares with others is loaded before.
@@ -103,14 +126,32 @@ template <class Source> struct Stream {
         }
     }
 
-    // The lane's share of the current row of one tensor, after `wait`.
-    __device__ __forceinline__ void take(int stream, i64 row, Vector (&out)[PER_LANE]) const {
-        if constexpr (!BULK) return load_row<ALIGNED>(source(stream, row), member, out);
+    // The lane's share of the current row of one tensor in x's dtype, after `wait`.
+    template <int STREAM> __device__ __forceinline__ void take(i64 row, Vector (&out)[PER_LANE]) const {
+        if constexpr (!BULK) return load_row<ALIGNED>(source(STREAM, row), member, out);
+        constexpr int BEGIN = slot_bytes(STREAM);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
             if (skips(i, member)) continue;
-            const uint4 raw = *((const uint4*)ring.row[slot][stream] + vector_of(i, member));
+            const uint4 raw = *((const uint4*)(ring.slot[slot] + BEGIN) + vector_of(i, member));
             out[i] = {{raw.x, raw.y, raw.z, raw.w}};
+        }
+    }
+
+    // Likewise of a tensor of any dtype.
+    template <int STREAM, int KIND, int ADDRESSING> __device__ __forceinline__ void take(i64 row, Kept<KIND, ADDRESSING>& out) const {
+        constexpr int WORDS = Kept<KIND, ADDRESSING>::WORDS, BEGIN = slot_bytes(STREAM);
+        const char* from = BULK ? ring.slot[slot] + BEGIN : source(STREAM, row);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (skips(i, member)) continue;
+#pragma unroll
+            for (int w = 0; w < WORDS; w += 4) {
+                const char* p = from + (vector_of(i, member) * WORDS + w) * 4;
+                const Vector raw = BULK ? *(const Vector*)p : load_once<KIND, ALIGNED>(p);
+#pragma unroll
+                for (int n = 0; n < 4; ++n) out.word[i][w + n] = raw.word[n];
+            }
         }
     }
 

@@ -25,4 +25,4 @@ def fused_cuda(call: Arguments) -> torch.Tensor:
 
 @fused_cuda.supports
 def _(params: Params) -> bool | str:
-    return declined(params, streams=params.streams, forms=(params.modulation,)) or True
+    return declined(params, streams=params.streams, forms=params.shared_forms) or True

@@ -28,4 +28,4 @@ def fused_cuda(call: Arguments) -> torch.Tensor:
 def _(params: Params) -> bool | str:
     bias = "bias" in params.parameters
     kinds = table_kinds(shared=params.residual != "token", bias=bias, float32=params.dtype == "float32", second=False, bias2=False)
-    return declined(params, streams=params.streams, kinds=kinds) or True
+    return declined(params, streams=params.residual_streams, kinds=kinds) or True

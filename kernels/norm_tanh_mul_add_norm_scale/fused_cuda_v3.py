@@ -22,4 +22,4 @@ def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
 
 @fused_cuda.supports
 def _(params: Params) -> bool | str:
-    return declined(params, streams=params.streams, forms=(params.modulation,)) or True
+    return declined(params, streams=params.streams, forms=params.shared_forms) or True

@@ -30,4 +30,4 @@ def _(params: Params) -> bool | str:
         shared=params.residual != "token", bias="bias" in params.parameters, float32=params.dtype == "float32", second=True,
         bias2=params.affine2 and params.norm == "layer",
     )  # fmt: skip
-    return declined(params, streams=params.streams, kinds=kinds) or True
+    return declined(params, streams=params.residual_streams, kinds=kinds) or True

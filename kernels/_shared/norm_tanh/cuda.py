@@ -31,7 +31,7 @@ from .tiles import RowWarps, spread_row
 SOURCE = Path(__file__).with_name("norm_tanh.cu")
 STREAM_SOURCE = Path(__file__).with_name("norm_tanh_stream.cu")
 TABLE_SOURCE = Path(__file__).with_name("norm_tanh_tables.cu")
-MOST_TABLE_VECTORS = {(1, 2): 4, (2, 2): 4, (1, 4): 6, (2, 4): 5}
+MOST_TABLE_VECTORS = {(1, 2): 4, (2, 2): 4, (3, 2): 3, (1, 4): 6, (2, 4): 5}
 """Vectors that a lane holds of a row beside tables, by streams and the bytes of an element: more spill on sm_90 with 80 registers."""
 WARPS_OF_OWN_SCALES = 20
 """Warps of a block beside tables where each row loads a scale2 of its own: 24 spill on sm_90."""
@@ -135,14 +135,16 @@ def _specialise_call(
     x_aligned = x_aligned and all(stride * item_size_of(dtypes.x) % 16 == 0 for stride in x_strides)
     residual_aligned = residual_aligned and strides_aligned(plan.residual, dtypes.residual)
     shared_aligned = shared_aligned and strides_aligned(plan.gate, dtypes.gate) and strides_aligned(plan.scale2, dtypes.scale2)
-    stream = is_stream(plan, dtypes)
-    rows_aligned = x_aligned and (residual_aligned or not stream)
-    shared_aligned = shared_aligned and (residual_aligned or stream)
+    item_size = item_size_of(dtypes.x)
+    own_residual = own_items(plan, dtypes, "residual")
+    own = own_residual + own_items(plan, dtypes, "gate", "scale2")
+    rows_aligned = x_aligned and (residual_aligned or not own_residual) and (shared_aligned or own == own_residual)
+    shared_aligned = shared_aligned and (residual_aligned or is_stream(plan, dtypes))
     broadcasts = tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3])
     if design == "tabled" and rows_aligned:
         shared = [plan.gate, *(one for one in (plan.residual, plan.scale2) if one is not None and is_shared(plan, one))]
         section = section_of(plan.rows, plan.tokens, *shared)
-        streams, item_size = 2 if stream else 1, item_size_of(dtypes.x)
+        streams = 1 + own_residual // item_size
         tables = split_tables(
             plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_limit(device_index), section_rows=section,
             most_vectors=MOST_TABLE_VECTORS[streams, item_size],
@@ -158,34 +160,30 @@ def _specialise_call(
                 build(aligned=True, shared_aligned=shared_aligned, split=tables), blocks, tables.threads,
                 (*even_shares(plan.rows, blocks)[:2], section), broadcasts, numpy.float32(eps), tables.shared_bytes,
             )  # fmt: skip
-    split: RowWarps | StreamSplit
-    if design != "persistent":
-        streams = 2 if stream else 1
-        item_size = item_size_of(dtypes.x)
-        memory = ring_memory(device_index, aligned=rows_aligned)
+    if design == "persistent":
+        spread = spread_row(plan.hidden, item_size, plan.rows, multiprocessors, narrow=is_narrow(dtypes))
+        return _Specialisation(
+            build(aligned=rows_aligned, shared_aligned=shared_aligned, split=spread), spread.grid(plan.rows, multiprocessors),
+            spread.threads, (plan.rows,), broadcasts, numpy.float32(eps),
+        )  # fmt: skip
+    streams = 1 + own // item_size
+    memory = ring_memory(device_index, aligned=rows_aligned)
+    if design == "streamed":
         # The tanh of the gates is kept in float32.
         words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
-        if design != "streamed":
-            values = [one for one in (plan.residual, plan.gate, plan.scale2) if one is not None and is_shared(plan, one)]
-            section = section_of(plan.rows, plan.tokens, *values)
-            split = split_combined(
-                plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, sections=(section, plan.tokens),
-                other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),
-                live_words=4 * streams + 16 // item_size,
-            )  # fmt: skip
-        else:
-            split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory)
+        split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory)
     else:
-        split = spread_row(plan.hidden, item_size_of(dtypes.x), plan.rows, multiprocessors, narrow=is_narrow(dtypes))
+        values = [one for one in (plan.residual, plan.gate, plan.scale2) if one is not None and is_shared(plan, one)]
+        section = section_of(plan.rows, plan.tokens, *values)
+        split = split_combined(
+            plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, sections=(section, plan.tokens),
+            other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),
+            live_words=4 * streams + 16 // item_size,
+        )  # fmt: skip
     return _Specialisation(
-        build(aligned=rows_aligned, shared_aligned=shared_aligned, split=split),
-        split.blocks if isinstance(split, StreamSplit) else split.grid(plan.rows, multiprocessors),
-        split.threads,
-        split.shares if isinstance(split, StreamSplit) else (plan.rows,),
-        broadcasts,
-        numpy.float32(eps),
-        split.shared_bytes if isinstance(split, StreamSplit) else 0,
-    )
+        build(aligned=rows_aligned, shared_aligned=shared_aligned, split=split), split.blocks, split.threads, split.shares, broadcasts,
+        numpy.float32(eps), split.shared_bytes,
+    )  # fmt: skip
 
 
 def specialise(
@@ -199,8 +197,9 @@ def specialise(
     l2_bytes: int,
 ) -> nvrtc.KernelSource:
     """The source with one shape's constants (macro names as listed at the top of the .cu files and their headers)."""
+    item_size = item_size_of(dtypes.x)
     macros: dict[str, int | bool] = {
-        "DTYPE": dtypes.x, "LAYER": layer, "SECOND": plan.scale2 is not None, "STREAM": is_stream(plan, dtypes),
+        "DTYPE": dtypes.x, "LAYER": layer, "SECOND": plan.scale2 is not None,
         "RESIDUAL": addressing_code(plan.residual), "GATE": addressing_code(plan.gate),
         # An addressing and a dtype that nothing reads still have to be some.
         "SCALE2": addressing_code(plan.scale2 or plan.gate), "SCALE2_DTYPE": max(0, dtypes.scale2),
@@ -208,31 +207,41 @@ def specialise(
         "WEIGHT2_DTYPE": dtypes.weight2, "BIAS2_DTYPE": dtypes.bias2, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
         "SHIFTED": is_shifted(plan, layer=layer),
         **launch_macros(
-            plan.batch, plan.rows * plan.hidden * item_size_of(dtypes.x), l2_bytes, read=2 if is_stream(plan, dtypes) else 1,
+            plan.batch, plan.rows * plan.hidden * item_size, l2_bytes, read=1 + own_items(plan, dtypes) // item_size,
             written=1 if plan.scale2 is None else 2,
         ),
     }  # fmt: skip
-    if isinstance(split, StreamSplit):
-        macros |= split.macros(plan.hidden)
-        macros["RESIDUAL_SHARED"] = is_shared(plan, plan.residual)
-        if split.combined and plan.scale2 is not None and is_shared(plan, plan.scale2):
-            macros["COMBINED"] = 2
-        return nvrtc.kernel_source(STREAM_SOURCE, "norm_tanh_stream", macros)
+    if isinstance(split, RowWarps):
+        macros |= {
+            "D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch,
+            "STREAM": is_stream(plan, dtypes),
+        }  # fmt: skip
+        return nvrtc.kernel_source(SOURCE, "norm_tanh", macros)
+    scale2 = plan.scale2
+    macros |= {
+        **split.macros(plan.hidden), "RESIDUAL_OWN": is_own(plan.residual), "RESIDUAL_SHARED": is_shared(plan, plan.residual),
+        "SCALE2_SHARED": scale2 is not None and is_shared(plan, scale2),
+    }  # fmt: skip
     if isinstance(split, TableSplit):
-        macros |= split.macros(plan.hidden)
-        macros["RESIDUAL_SHARED"] = is_shared(plan, plan.residual)
-        macros["SCALE2_SHARED"] = plan.scale2 is not None and is_shared(plan, plan.scale2)
         return nvrtc.kernel_source(TABLE_SOURCE, "norm_tanh_tables", macros)
-    macros |= {"D": plan.hidden, "WARPS": split.warps, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks, "PREFETCH": split.prefetch}
-    return nvrtc.kernel_source(SOURCE, "norm_tanh", macros)
+    macros |= {"GATE_OWN": is_own(plan.gate), "SCALE2_OWN": scale2 is not None and is_own(scale2)}
+    return nvrtc.kernel_source(STREAM_SOURCE, "norm_tanh_stream", macros)
 
 
 def is_stream(plan: TanhPlan, dtypes: Dtypes) -> bool:
-    """Whether the residual has a row of its own for every row of x, in x's dtype."""
-    own_rows = (
-        plan.residual.rows_per_group == 1 and plan.residual.group_stride != 0 and (plan.batch == 1 or plan.residual.batch_stride != 0)
-    )
-    return own_rows and plan.residual.addressing == ROW and dtypes.residual == dtypes.x
+    """Whether the residual has a row for every row of x, in x's dtype, that is read once."""
+    return is_own(plan.residual) and (plan.batch == 1 or plan.residual.batch_stride != 0) and dtypes.residual == dtypes.x
+
+
+def is_own(values: Broadcast) -> bool:
+    """Whether there is a row of values for every token."""
+    return values.addressing == ROW and values.rows_per_group == 1 and values.group_stride != 0
+
+
+def own_items(plan: TanhPlan, dtypes: Dtypes, *names: str) -> int:
+    """Bytes of an element of all (or of these) values of which there is a row for every token."""
+    values = {name: getattr(plan, name) for name in names or ("residual", "gate", "scale2")}
+    return sum(item_size_of(getattr(dtypes, name)) for name, one in values.items() if one is not None and is_own(one))
 
 
 def is_shared(plan: TanhPlan, values: Broadcast) -> bool:
@@ -243,16 +252,18 @@ def is_shared(plan: TanhPlan, values: Broadcast) -> bool:
 def _kept_words(plan: TanhPlan, dtypes: Dtypes, item_size: int) -> int:
     """Registers per vector for what rows share, where it is put together."""
     lanes, float32 = 16 // item_size, DTYPE_CODES[torch.float32]
-    words = lanes
-    merged = is_shared(plan, plan.residual) and (dtypes.bias == NO_TENSOR or dtypes.x != float32)
-    if merged or dtypes.bias != NO_TENSOR:
-        words += lanes
-    if not merged and not is_stream(plan, dtypes):
+    own_gate = is_own(plan.gate)
+    merged = not own_gate and is_shared(plan, plan.residual) and (dtypes.bias == NO_TENSOR or dtypes.x != float32)
+    line = lanes * (2 if merged or dtypes.bias != NO_TENSOR else 1)
+    words = words_of(item_size, dtypes.weight, dtypes.bias) if own_gate else line
+    if not merged and not is_own(plan.residual):
         words += words_of(item_size, dtypes.residual)
     if plan.scale2 is None:
         return words
     if is_shared(plan, plan.scale2):
         return words + lanes * (1 if dtypes.bias2 == NO_TENSOR else 2)
+    if is_own(plan.scale2):
+        return words + words_of(item_size, dtypes.weight2, dtypes.bias2)
     return words + words_of(item_size, dtypes.weight2, dtypes.bias2, dtypes.scale2)
 
 

@@ -5,13 +5,14 @@
 //   SECOND                            1: y2 = norm(y) * (1 + scale2) too
 //   RESIDUAL, GATE, SCALE2            addressing (0 one value, 1 one row, 2 to 4 a row per sample or token); SCALE2 is not read without SECOND
 //   SHIFTED                           1: the second norm takes y less the residual's one value
-//   STREAM                            1: the residual has a row for every row of x, in x's dtype, and is read once
-//   RESIDUAL_SHARED                   1: neighbouring rows take the same residual
-//   COMBINED                          1: of the first norm; 2: of both
+//   RESIDUAL_OWN, GATE_OWN, SCALE2_OWN   1: there is a row for every token
+//   RESIDUAL_SHARED, SCALE2_SHARED    1: neighbouring rows take the same values.  COMBINED: with shared gates of the first norm, with
+//                                     shared scales of the second
 //   RESIDUAL_DTYPE, GATE_DTYPE, SCALE2_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE, WEIGHT2_DTYPE, BIAS2_DTYPE
 //                                     dtypes, coded as DTYPE; those of weights and biases are -1 where there is none
 
-#define STREAMS (STREAM ? 2 : 1)
+#define STREAM_ITEMS \
+    ITEM, RESIDUAL_OWN * item_of(RESIDUAL_DTYPE), GATE_OWN * item_of(GATE_DTYPE), SECOND * SCALE2_OWN * item_of(SCALE2_DTYPE)
 #include "../row_stream.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
@@ -19,8 +20,8 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                  const char* __restrict__ weight, const char* __restrict__ bias, const char* __restrict__ weight2,
                  const char* __restrict__ bias2, const char* __restrict__ scale2, char* __restrict__ y, char* __restrict__ y2,
                  i64 least, i64 more, i64 step, i64 parts, i64 part_rows, i64 tokens, i64 x_batch_stride, i64 x_row_stride,
-                 i64 residual_batch_stride, i64 residual_group_stride, i64 residual_rows, i64 gate_batch_stride, i64 gate_group_stride, i64 gate_rows,
-                 i64 scale2_batch_stride, i64 scale2_group_stride, i64 scale2_rows, float eps) {
+                 i64 residual_batch_stride, i64 residual_group_stride, i64 residual_rows, i64 gate_batch_stride,
+                 i64 gate_group_stride, i64 gate_rows, i64 scale2_batch_stride, i64 scale2_group_stride, i64 scale2_rows, float eps) {
     __shared__ Exchange exchange;
     const int member = threadIdx.x;
     const Rows rows(least, more, step, parts, part_rows);
@@ -28,21 +29,30 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         const Broadcast at = {residual_batch_stride, residual_group_stride, residual_rows};
         return modulation_row<RESIDUAL_DTYPE, RESIDUAL>(residual, at, batch, token);
     };
+    const auto gate_row = [&](u32 batch, u32 token) {
+        return modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token);
+    };
+    const auto scale2_row = [&](u32 batch, u32 token) {
+        const Broadcast at = {scale2_batch_stride, scale2_group_stride, scale2_rows};
+        return modulation_row<SCALE2_DTYPE, SCALE2>(scale2, at, batch, token);
+    };
     const auto source = [&](int stream, i64 row) {
         const auto [batch, token] = place_of(row, tokens);
-        return stream == 0 ? x + (batch * x_batch_stride + token * x_row_stride) * ITEM : residual_row(batch, token);
+        if (stream == 0) return x + (batch * x_batch_stride + token * x_row_stride) * ITEM;
+        if (stream == 1) return residual_row(batch, token);
+        return stream == 2 ? gate_row(batch, token) : scale2_row(batch, token);
     };
     Stream stream(ring_of(0), source, rows, member);
-    constexpr bool KEEPS2 = SECOND && COMBINED < 2;
+    constexpr bool LINE = COMBINED && !GATE_OWN, LINE2 = COMBINED && SECOND && SCALE2_SHARED;
     // The residual is part of the line's terms, but in float32 with a bias: their sum would be rounded once more.
-    constexpr bool WITH_RESIDUAL = COMBINED && RESIDUAL_SHARED && (BIAS_DTYPE < 0 || DTYPE != FLOAT32);
-    Kept<WEIGHT_DTYPE, !COMBINED && WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
-    Kept<BIAS_DTYPE, !COMBINED && BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
-    Kept<WEIGHT2_DTYPE, KEEPS2 && WEIGHT2_DTYPE >= 0 ? CHANNEL : ABSENT> weights2;
-    Kept<BIAS2_DTYPE, KEEPS2 && BIAS2_DTYPE >= 0 ? CHANNEL : ABSENT> biases2;
-    Kept<RESIDUAL_DTYPE, STREAM || WITH_RESIDUAL ? ABSENT : RESIDUAL> residuals;
-    Kept<GATE_DTYPE, COMBINED ? ABSENT : GATE> gates;
-    Kept<SCALE2_DTYPE, KEEPS2 ? SCALE2 : ABSENT> scales2;
+    constexpr bool WITH_RESIDUAL = LINE && RESIDUAL_SHARED && (BIAS_DTYPE < 0 || DTYPE != FLOAT32);
+    Kept<WEIGHT_DTYPE, !LINE && WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
+    Kept<BIAS_DTYPE, !LINE && BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
+    Kept<WEIGHT2_DTYPE, SECOND && !LINE2 && WEIGHT2_DTYPE >= 0 ? CHANNEL : ABSENT> weights2;
+    Kept<BIAS2_DTYPE, SECOND && !LINE2 && BIAS2_DTYPE >= 0 ? CHANNEL : ABSENT> biases2;
+    Kept<RESIDUAL_DTYPE, WITH_RESIDUAL ? ABSENT : RESIDUAL> residuals;
+    Kept<GATE_DTYPE, LINE ? ABSENT : GATE> gates;
+    Kept<SCALE2_DTYPE, SECOND && !LINE2 ? SCALE2 : ABSENT> scales2;
     Line line, line2;
     i64 until = rows.first, until2 = rows.first;  // with COMBINED: the row that needs another line, another line2
     weights.load(weight, member);
@@ -55,24 +65,25 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     int turn = 0;
     for (i64 row = rows.first; row < rows.end; row += rows.step) {
         const auto [batch, token] = place_of(row, tokens);
-        Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded y; the residual where it is a STREAM
-        if constexpr (!BULK) {
-            stream.take(0, row, own);
-            if constexpr (STREAM) stream.take(1, row, other);
-        }
-        const char* gate_row = modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token);
-        if constexpr (SECOND) {
-            const char* scale2_row =
-                modulation_row<SCALE2_DTYPE, SCALE2>(scale2, {scale2_batch_stride, scale2_group_stride, scale2_rows}, batch, token);
-            if constexpr (KEEPS2) {
-                scales2.keep(scale2_row, member);
-            } else if (row == until2) {
+        Vector own[PER_LANE];  // x, then the rounded y
+        const auto take_row = [&] {
+            stream.take<0>(row, own);
+            if constexpr (RESIDUAL_OWN) stream.take<1>(row, residuals);
+            if constexpr (GATE_OWN) stream.take<2>(row, gates);
+            if constexpr (SECOND && SCALE2_OWN) stream.take<3>(row, scales2);
+        };
+        if constexpr (!BULK) take_row();
+        if constexpr (LINE2) {
+            if (row == until2) {
                 until2 = row + rows_left<SCALE2>(scale2_rows, token);
-                combine<WEIGHT2_DTYPE, BIAS2_DTYPE, SCALE2_DTYPE, SCALE2, SCALE2_DTYPE, ABSENT>(line2, weight2, bias2, scale2_row, nullptr, member);
+                combine<WEIGHT2_DTYPE, BIAS2_DTYPE, SCALE2_DTYPE, SCALE2, SCALE2_DTYPE, ABSENT>(
+                    line2, weight2, bias2, scale2_row(batch, token), nullptr, member);
             }
+        } else if constexpr (SECOND && !SCALE2_OWN) {
+            scales2.keep(scale2_row(batch, token), member);
         }
-        if constexpr (!STREAM && !WITH_RESIDUAL) residuals.keep(residual_row(batch, token), member);
-        if constexpr (COMBINED) {
+        if constexpr (!RESIDUAL_OWN && !WITH_RESIDUAL) residuals.keep(residual_row(batch, token), member);
+        if constexpr (LINE) {
             if (row == until) {
                 const char* shared_residual = WITH_RESIDUAL ? residual_row(batch, token) : nullptr;
                 until = row + min(rows_left<GATE>(gate_rows, token), rows_left<WITH_RESIDUAL ? RESIDUAL : SCALAR>(residual_rows, token));
@@ -81,7 +92,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                     if (skips(i, member)) continue;
                     const int index = vector_of(i, member) * VEC;
                     float values[VEC];
-                    load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gate_row, index, line.factor[i]);
+                    load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gate_row(batch, token), index, line.factor[i]);
                     if constexpr (WITH_RESIDUAL) load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(shared_residual, index, line.term[i]);
 #pragma unroll
                     for (int e = 0; e < VEC; ++e) {
@@ -100,20 +111,21 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                     }
                 }
             }
-        } else if (gate_row != held) {
-            held = gate_row;
-            gates.load(gate_row, member);
+        } else if constexpr (!GATE_OWN) {
+            if (const char* at = gate_row(batch, token); at != held) {
+                held = at;
+                gates.load(at, member);
 #pragma unroll
-            for (int i = 0; i < PER_LANE; ++i) {
-                if (skips(i, member)) continue;
+                for (int i = 0; i < PER_LANE; ++i) {
+                    if (skips(i, member)) continue;
 #pragma unroll
-                for (int e = 0; e < VEC; ++e) factors[i][e] = tanhf(gates.value(i, e));
+                    for (int e = 0; e < VEC; ++e) factors[i][e] = tanhf(gates.value(i, e));
+                }
             }
         }
         if constexpr (BULK) {
             stream.wait();
-            stream.take(0, row, own);
-            if constexpr (STREAM) stream.take(1, row, other);
+            take_row();
         }
 
         const auto value = [&](int i, float (&values)[VEC]) { unpack(own[i], values); };
@@ -122,23 +134,21 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
             if (skips(i, member)) continue;
-            float values[VEC], terms[VEC];
+            float values[VEC];
             unpack(own[i], values);
-            if constexpr (STREAM) unpack(other[i], terms);
 #pragma unroll
             for (int e = 0; e < VEC; ++e) {
-                if constexpr (!STREAM && !WITH_RESIDUAL) terms[e] = residuals.value(i, e);
                 values[e] = (values[e] - found.mean) * found.inverse;
                 if constexpr (WITH_RESIDUAL) {
                     values[e] = line.at(i, e, values[e]);
-                } else if constexpr (COMBINED && BIAS_DTYPE >= 0) {
-                    values[e] = terms[e] + line.at(i, e, values[e]);
-                } else if constexpr (COMBINED) {
-                    values[e] = terms[e] + line.factor[i][e] * values[e];
+                } else if constexpr (LINE && BIAS_DTYPE >= 0) {
+                    values[e] = residuals.value(i, e) + line.at(i, e, values[e]);
+                } else if constexpr (LINE) {
+                    values[e] = residuals.value(i, e) + line.factor[i][e] * values[e];
                 } else {
                     if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
                     if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
-                    values[e] = terms[e] + factors[i][e] * values[e];
+                    values[e] = residuals.value(i, e) + (GATE_OWN ? tanhf(gates.value(i, e)) : factors[i][e]) * values[e];
                 }
             }
             own[i] = pack(values);
@@ -164,7 +174,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
 #pragma unroll
                 for (int e = 0; e < VEC; ++e) {
                     values[e] = (values[e] - second.mean) * second.inverse;
-                    if constexpr (COMBINED == 2) {
+                    if constexpr (LINE2) {
                         values[e] = BIAS2_DTYPE >= 0 ? line2.at(i, e, values[e]) : values[e] * line2.factor[i][e];
                     } else {
                         if constexpr (WEIGHT2_DTYPE >= 0) values[e] *= weights2.value(i, e);

@@ -5,12 +5,12 @@
 //   SECOND                            1: y2 = norm(y) * (1 + scale2) too
 //   RESIDUAL, GATE, SCALE2            addressing (0 one value, 1 one row, 2 to 4 a row per sample or token); SCALE2 is not read without SECOND
 //   SHIFTED                           1: the second norm takes y less the residual's one value
-//   STREAM                            1: the residual has a row for every row of x, in x's dtype, and is read once
+//   RESIDUAL_OWN                      1: the residual has a row for every token
 //   RESIDUAL_SHARED, SCALE2_SHARED    1: a section's rows take the same values, which are in its table; 0: each loads its own
 //   RESIDUAL_DTYPE, GATE_DTYPE, SCALE2_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE, WEIGHT2_DTYPE, BIAS2_DTYPE
 //                                     dtypes, coded as DTYPE; those of weights and biases are -1 where there is none
 
-#define STREAMS (STREAM ? 2 : 1)
+#define STREAM_ITEMS ITEM, RESIDUAL_OWN * item_of(RESIDUAL_DTYPE)
 // The residual is part of the terms, but in float32 with a bias: their sum would be rounded once more.
 #define MERGED (RESIDUAL_SHARED && (BIAS_DTYPE < 0 || DTYPE != 2))
 #define APART (RESIDUAL_SHARED && !MERGED)
@@ -99,10 +99,11 @@ norm_tanh_tables(const char* __restrict__ x, const char* __restrict__ residual, 
     int turn = 0;
     const auto work = [&](i64 row, int number) {
         const Table table(number);
-        Vector own[PER_LANE], other[PER_LANE];  // x, then the rounded y; the residual where it is a STREAM
+        Vector own[PER_LANE];  // x, then the rounded y
+        Kept<RESIDUAL_DTYPE, RESIDUAL_OWN ? RESIDUAL : ABSENT> residuals;
         stream.wait();
-        stream.take(0, row, own);
-        if constexpr (STREAM) stream.take(1, row, other);
+        stream.take<0>(row, own);
+        if constexpr (RESIDUAL_OWN) stream.take<1>(row, residuals);
         const auto value = [&](int i, float (&values)[VEC]) { unpack(own[i], values); };
         const Statistics found = row_statistics<SPREAD>(value, member, group, turn++, eps, exchange);
         stream.release(row);
@@ -122,11 +123,10 @@ norm_tanh_tables(const char* __restrict__ x, const char* __restrict__ residual, 
                 for (int e = 0; e < VEC; ++e) values[e] *= terms[e];
             }
             if constexpr (!MERGED) {
-                if constexpr (STREAM) unpack(other[i], terms);
-                else if constexpr (APART) table.get(RESIDUAL_KIND, vector, terms);
-                else load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(residual_row(row), vector * VEC, terms);
+                if constexpr (APART) table.get(RESIDUAL_KIND, vector, terms);
+                else if constexpr (!RESIDUAL_OWN) load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(residual_row(row), vector * VEC, terms);
 #pragma unroll
-                for (int e = 0; e < VEC; ++e) values[e] += terms[e];
+                for (int e = 0; e < VEC; ++e) values[e] += RESIDUAL_OWN ? residuals.value(i, e) : terms[e];
             }
             own[i] = pack(values);
             store_vector(y + row * ROW_BYTES + vector * 16, own[i]);

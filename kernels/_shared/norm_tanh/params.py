@@ -32,9 +32,20 @@ class NormTanhParams(ModulatedParams, frozen=True, forbid_unknown_fields=True, k
         return (self.modulation, self.residual)
 
     @property
+    def residual_streams(self) -> int:
+        """Rows that a row of output reads of x and of a residual stream, in x's dtype: a row of float32 counts as two of 16 bits."""
+        return 1 + (self.residual_item_size // ITEM_SIZES[self.dtype] if self.residual == "token" else 0)
+
+    @property
     def streams(self) -> int:
-        """Tensors in x's dtype of which every row of output reads a row of its own: x, and perhaps the residual."""
-        return 2 if self.residual == "token" and self.residual_item_size == ITEM_SIZES[self.dtype] else 1
+        """As `residual_streams`, with gates and scales of each token."""
+        modulations = (self.modulation, *self.forms[2:])
+        return self.residual_streams + modulations.count("token") * self.modulation_item_size // ITEM_SIZES[self.dtype]
+
+    @property
+    def shared_forms(self) -> tuple[Form, ...]:
+        """The gate's, unless every token has its own."""
+        return () if self.modulation == "token" else (self.modulation,)
 
     @property
     def residual_item_size(self) -> int:

@@ -12,7 +12,7 @@ import torch
 
 from fusebench.registry import nvrtc
 
-from ..cuda_rows import DTYPE_CODES, NO_TENSOR, RowSplit, grid, item_size_of, launch_macros, split_alone, split_row
+from ..cuda_rows import DTYPE_CODES, ELEMENTS_OF_TWO, NO_TENSOR, RowSplit, grid, item_size_of, launch_macros, split_alone, split_row
 from ..cuda_stream import StreamSplit, registers_beside_vectors, ring_memory, split_combined, split_stream, words_of
 from .plan import Plan, rows_of
 
@@ -159,8 +159,10 @@ four vectors each, rows of 7168 take 14 and are up to 20 % slower than by seven 
 
 def alone_split(hidden: int, item_size: int, *, residual: bool) -> RowSplit:
     """A block for every row."""
+    if residual:
+        return split_alone(hidden, item_size, ELEMENTS_OF_TWO * item_size // 16)
     two = split_alone(hidden, item_size, 2)
-    return two if residual or two.warps <= MOST_ALONE else split_alone(hidden, item_size, 4)
+    return two if two.warps <= MOST_ALONE else split_alone(hidden, item_size, 4)
 
 
 def split_of(plan: Plan, dtypes: Dtypes, multiprocessors: int) -> RowSplit:

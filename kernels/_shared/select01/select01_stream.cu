@@ -8,7 +8,7 @@
 //
 // With COMBINED a block has at most 32 rows, and takes those of row set 0 first: it changes the set once.
 
-#define STREAMS (RESIDUAL ? 3 : 1)
+#define STREAM_ITEMS ITEM, RESIDUAL ? ITEM : 0, RESIDUAL ? ITEM : 0
 #include "../row_stream.cuh"
 #include "row_sets.cuh"
 
@@ -68,8 +68,8 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
         const bool one = COMBINED ? place - rows.first >= zeros : next;
         Vector own[PER_LANE], factor[PER_LANE], other[PER_LANE];  // x, residual_gate, residual
         if constexpr (!BULK) {
-            stream.take(0, place, own);
-            if constexpr (RESIDUAL) stream.take(1, place, factor), stream.take(2, place, other);
+            stream.take<0>(place, own);
+            if constexpr (RESIDUAL) stream.take<1>(place, factor), stream.take<2>(place, other);
         }
         const auto gate = [&] { return one ? gate1 + batch * gate1_stride * ROW_ITEM : gate0 + batch * gate0_stride * ROW_ITEM; };
         const auto scale = [&] { return one ? scale1 + batch * scale1_stride * ROW_ITEM : scale0 + batch * scale0_stride * ROW_ITEM; };
@@ -94,8 +94,8 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
         }
         if constexpr (BULK) {
             stream.wait();
-            stream.take(0, place, own);
-            if constexpr (RESIDUAL) stream.take(1, place, factor), stream.take(2, place, other);
+            stream.take<0>(place, own);
+            if constexpr (RESIDUAL) stream.take<1>(place, factor), stream.take<2>(place, other);
         }
         float wide[RESIDUAL ? PER_LANE : 1][VEC];  // the unrounded v
         const auto value = [&](int i, float (&values)[VEC]) {

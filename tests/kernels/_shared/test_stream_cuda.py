@@ -63,13 +63,15 @@ def select01(shared: Any, *, rows: int = 4096, residual: bool = False, combined:
     return Streamed(cuda.specialise(plan, dtypes, 4, residual, True, True, split, l2_bytes=L2_BYTES), split)
 
 
-def norm_tanh(shared: Any, *, rows: int = 4096, combined: bool = False) -> Any:
+def norm_tanh(shared: Any, *, rows: int = 4096, combined: bool = False, own_gate: int | None = None) -> Any:
     cuda, stream, modulations = shared("norm_tanh.cuda"), shared("cuda_stream"), shared("modulation")
     at, own = modulations.Broadcast(0, 0, rows, 1), modulations.Broadcast(0, 3840, 1, 1)
-    plan = shared("norm_tanh.plan").TanhPlan(1, rows, 3840, residual=own, gate=at, scale2=at)
-    dtypes = cuda.Dtypes(BFLOAT16, BFLOAT16, BFLOAT16, BFLOAT16, ABSENT, BFLOAT16, ABSENT, BFLOAT16)
+    plan = shared("norm_tanh.plan").TanhPlan(1, rows, 3840, residual=own, gate=at if own_gate is None else own, scale2=at)
+    gate = BFLOAT16 if own_gate is None else own_gate
+    dtypes = cuda.Dtypes(BFLOAT16, BFLOAT16, gate, BFLOAT16, ABSENT, BFLOAT16, ABSENT, BFLOAT16)
+    streams = 1 + cuda.own_items(plan, dtypes) // 2
     split = (
-        stream.split_combined(3840, 2, 2, rows, MULTIPROCESSORS, memory=memory(shared), kept_words=16, live_words=16)
+        stream.split_combined(3840, 2, streams, rows, MULTIPROCESSORS, memory=memory(shared), kept_words=16, live_words=8 + 4 * streams)
         if combined
         else stream.split_stream(3840, 2, 2, rows, MULTIPROCESSORS, shared_words=20, memory=memory(shared))
     )
@@ -102,6 +104,8 @@ KINDS = {
     "combined select01, float32": lambda shared: select01(shared, combined=True, modulation=FLOAT32),
     "combined residual select01": lambda shared: select01(shared, residual=True, combined=True),
     "combined norm_tanh, both norms": lambda shared: norm_tanh(shared, combined=True),
+    "combined norm_tanh, a gate for each row": lambda shared: norm_tanh(shared, combined=True, own_gate=BFLOAT16),
+    "combined norm_tanh, a float32 gate for each row": lambda shared: norm_tanh(shared, combined=True, own_gate=FLOAT32),
 }
 
 

@@ -1,6 +1,7 @@
-"""The row norms with tables in shared memory, run on the CPU (helpers/cuda_on_cpu.py): each output within one rounding of float64.
+"""The norm_tanh kernels that stream rows, without and with tables, run on the CPU (helpers/cuda_on_cpu.py).
 
-Copies arrive as early and as late as they may, so that a slot of a ring read too soon or refilled too soon shows.
+Each output is within one rounding of float64. Copies arrive as early and as late as they may, so that a slot of a ring read too soon or
+refilled too soon shows.
 """
 
 from __future__ import annotations
@@ -36,12 +37,34 @@ CASES: dict[str, dict[str, Any]] = {
     "scalar residual": {"tokens": 9, "hidden": 264, "norm": "layer", "residual": "scalar", "dtype": "float16"},
     "nothing to add": {"batch": 2, "tokens": 11, "hidden": 72, "modulation": "scalar", "scale2": "channel", "strided": True},
 }  # fmt: skip
-EVERY = [(op, name) for name in CASES for op in NORM_TANH]
-KEPT = (("norm_tanh_mul_add", "more frames than tables"), ("norm_tanh_mul_add_norm_scale", "residual of frames"))
+OWN_GATES: dict[str, dict[str, Any]] = {
+    "a gate for each row": {"tokens": 37, "hidden": 1336, "affine": True, "affine2": True, "modulation": "token"},
+    "everything for each row": {
+        "batch": 2, "tokens": 7, "hidden": 520, "norm": "layer", "affine": True, "affine2": True, "modulation": "token",
+        "modulation_dtype": "float32", "residual_dtype": "float32", "scale2": "token", "strided": True,
+    },
+    "a gate for each row, frames": {
+        "batch": 2, "tokens": 24, "hidden": 72, "dtype": "float16", "modulation": "token", "residual": "frame", "scale2": "frame",
+        "residual_dtype": "float32", "frames": 3, "affine": True,
+    },
+    "float32, a gate for each row": {"tokens": 9, "hidden": 456, "dtype": "float32", "modulation": "token", "residual": "batch"},
+}  # fmt: skip
+"""Which have no tables."""
+SHARING = [(op, 4, name) for name in CASES for op in NORM_TANH]
+STREAMED = [("norm_tanh_mul_add", 3, name) for name in (*CASES, *OWN_GATES)]
+STREAMED += [("norm_tanh_mul_add_norm_scale", version, name) for name in (*CASES, *OWN_GATES) for version in (2, 3)]
+KEPT = (
+    ("norm_tanh_mul_add", 4, "more frames than tables"),
+    ("norm_tanh_mul_add_norm_scale", 4, "residual of frames"),
+    ("norm_tanh_mul_add", 3, "a gate for each row"),
+    ("norm_tanh_mul_add_norm_scale", 3, "everything for each row"),
+    ("norm_tanh_mul_add_norm_scale", 2, "everything for each row"),
+    ("norm_tanh_mul_add_norm_scale", 3, "a gate for each row, frames"),
+)
 
 
 class Bench(NamedTuple):
-    """`fused_cuda@4` of an op on the CPU."""
+    """A kernel of an op on the CPU."""
 
     op: Op
     kernel: Kernel
@@ -54,8 +77,9 @@ class Bench(NamedTuple):
 
         Of y2 against the norm of the y that it comes with: a y between two values may be rounded to either.
         """
-        arguments, outputs, reference, launched = run_case(self.op, self.kernel, CASES[name], self.folder, late=late, planted=planted)
-        assert [source.entry.rpartition("_")[2] for source in launched] == ["tables"]
+        fields = (CASES | OWN_GATES)[name]
+        arguments, outputs, reference, launched = run_case(self.op, self.kernel, fields, self.folder, late=late, planted=planted)
+        assert [source.entry for source in launched] == ["norm_tanh_tables" if self.kernel.id.version == 4 else "norm_tanh_stream"]
         if "y2" in outputs:
             second = {field: arguments[field] for field in ("weight2", "bias2", "scale2", "eps", "norm")}
             reference = {**reference, "y2": self.second_norm(outputs["y"], **second)}
@@ -63,15 +87,19 @@ class Bench(NamedTuple):
 
 
 @pytest.fixture
-def bench_on_cpu(collection: Any, shared: Any, one_rounding: Any, built: Path) -> Callable[[str], Bench]:
+def bench_on_cpu(collection: Any, shared: Any, one_rounding: Any, built: Path) -> Callable[..., Bench]:
     second_norm = shared("norm_tanh.chain").reference_norm_scale
-    return lambda op: Bench(collection.op(op), collection.kernel(f"{op}/fused_cuda@4"), built, second_norm, one_rounding)
+
+    def make(op: str, version: int = 4) -> Bench:
+        return Bench(collection.op(op), collection.kernel(f"{op}/fused_cuda@{version}"), built, second_norm, one_rounding)
+
+    return make
 
 
 @pytest.mark.parametrize("late", [False, True])
-@pytest.mark.parametrize(("op", "name"), few(EVERY, *KEPT))
-def test_every_output_is_rounded_once(bench_on_cpu: Any, op: str, name: str, late: bool) -> None:
-    assert bench_on_cpu(op).error(name, late=late) <= 1
+@pytest.mark.parametrize(("op", "version", "name"), few(SHARING + STREAMED, *KEPT))
+def test_every_output_is_rounded_once(bench_on_cpu: Any, op: str, version: int, name: str, late: bool) -> None:
+    assert bench_on_cpu(op, version).error(name, late=late) <= 1
 
 
 DEFECTS = {
@@ -103,6 +131,11 @@ def test_a_race_is_seen(bench_on_cpu: Any, defect: str) -> None:
 
 def test_a_wait_for_a_copy_that_never_ends_is_seen(bench_on_cpu: Any) -> None:
     with pytest.raises(EmulationError, match="wait for one another for ever"):
-        bench_on_cpu("norm_tanh_mul_add").error(
-            "streamed residual", late=True, planted={"<STREAMS * ROW_BYTES>": "<STREAMS * ROW_BYTES + 16>"}
-        )
+        bench_on_cpu("norm_tanh_mul_add").error("streamed residual", late=True, planted={"expect<SLOT_BYTES>": "expect<SLOT_BYTES + 16>"})
+
+
+@pytest.mark.parametrize("wrong", ["gate_row(batch, 0)", "gate_row(0, token)"])
+def test_a_gate_of_another_row_is_seen(bench_on_cpu: Any, wrong: str) -> None:
+    bench = bench_on_cpu("norm_tanh_mul_add_norm_scale", 3)
+    planted = {"return stream == 2 ? gate_row(batch, token)": f"return stream == 2 ? {wrong}"}
+    assert bench.error("everything for each row", late=False, planted=planted) > 1

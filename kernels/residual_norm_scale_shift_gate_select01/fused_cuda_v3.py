@@ -1,0 +1,26 @@
+"""Rows streamed by bulk copies, and shared values put together (COMBINED), in CUDA C++ compiled by NVRTC for each shape's constants."""
+
+from __future__ import annotations
+
+import torch
+
+from fusebench import kernel
+
+from .._shared.cuda_stream import declined
+from .._shared.select01.cuda import fused
+from .op import Arguments, Params
+
+
+@kernel(
+    "residual_norm_scale_shift_gate_select01", "fused_cuda", version=3, role="fused", language="cuda", replay=True,
+    requires=("cuda.core",),
+    note="rows streamed, and what rows share put together into one factor and one term per element",
+)  # fmt: skip
+def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns (y, v, gate_out), each `[B, L, C]`."""
+    return fused(call, "combined")
+
+
+@fused_cuda.supports
+def _(params: Params) -> bool | str:
+    return declined(params, streams=3, forms=()) or True
