@@ -12,13 +12,14 @@ import msgspec
 import pytest
 
 from fusebench.config import Project
+from fusebench.evidence.attached import EvidenceTarget, Key
 from fusebench.evidence.records import StaticReport, Toolchain
 from fusebench.evidence.static_attachment import EvidenceReply, EvidenceRequest, EvidenceSource
 from fusebench.evidence.targets import TARGETS
 from fusebench.runner.evidence import recorded_sources
 from fusebench.runner.evidence.base_checkout import why_absent
-from fusebench.runner.evidence.recorded_sources import NoSourcesError, baseline_kernels, baseline_source, naming_older_cases, run_source
-from fusebench.schema import Environment, Run
+from fusebench.runner.evidence.recorded_sources import NoSourcesError, OlderTimesNamed, baseline_kernels, baseline_source, run_source
+from fusebench.schema import Attachment, Environment, Run
 from fusebench.verdict.baseline.promotion import added_to
 
 TOOLS = Toolchain(triton="3.9.0", ptxas="12.9.86", ptxas_blackwell="13.4.59", nvrtc="13.4.92", nvdisasm="13.1.80")
@@ -130,7 +131,20 @@ def test_cases_that_a_baseline_keeps_from_another_commit_are_named(synthetic: Mo
 
     baseline = added_to(run("a", 1, synthetic.CASES), [run("b", 2, synthetic.CASES[:1], complete=False)])
     first, second = (summary.case for summary in baseline.cases[:2])
-    source = naming_older_cases(baseline, lambda wanted: EvidenceReply(report=STORED, name="commit b", notes=("one",)))
-    assert source(msgspec.structs.replace(WANTED, cases=(first,))).notes == ("one",)
-    told = source(msgspec.structs.replace(WANTED, cases=(first, second))).notes
-    assert told == ("one", f"the baseline's times of {second.key} (commit {'a' * 12}) are of earlier runs, whose code is not shown")
+
+    class Shown:
+        """In the place of static evidence, or of counters."""
+
+        kind, title = "made", "made up"
+        columns: tuple[str, ...] = ("figure",)
+
+        def explain(self, suspects: Sequence[EvidenceTarget]) -> dict[Key, Attachment]:
+            return {one.key: Attachment(kind=self.kind, title=self.title, columns=self.columns, notes=("one",)) for one in suspects}
+
+    suspects = [EvidenceTarget(kernel="op/fused_triton@1", case=case) for case in (first, second)]
+    told = OlderTimesNamed(baseline, Shown()).explain(suspects)
+    assert told[suspects[0].key].notes == ("one",)
+    note = f"the baseline's time of this case is of an earlier run (commit {'a' * 12}), whose code is not shown"
+    assert told[suspects[1].key].notes == ("one", note)
+    Shown.columns = ()
+    assert OlderTimesNamed(baseline, Shown()).explain(suspects)[suspects[1].key].notes == ("one",), "nothing is shown"

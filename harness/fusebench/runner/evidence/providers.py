@@ -22,7 +22,7 @@ from ...evidence.targets import target_of
 from ...schema import CacheState, Run
 from ...suites import Ops
 from ..case_kernels import Kernels
-from .recorded_sources import Compile, baseline_kernels, baseline_source, naming_older_cases, run_source
+from .recorded_sources import Compile, OlderTimesNamed, baseline_kernels, baseline_source, run_source
 
 THIS_CHECKOUT = "this checkout"
 """Head's name in reports."""
@@ -70,22 +70,22 @@ def providers_of_run(project: Project, measured: MeasuredKernels, baseline: Run,
     compile_in = _compiler(collection.ops, tools)
     static = StaticEvidence(
         lambda: target_of(device.kind, device.name, device.compute_capability),
-        before=naming_older_cases(baseline, baseline_source(baseline.environment, project, compile_in)),
+        before=baseline_source(baseline.environment, project, compile_in),
         after=compile_in(project.kernels, THIS_CHECKOUT),
     )
-    return [static, *_counters(measured, lambda: baseline_kernels(baseline.environment, project), tools)]
+    counters = _counters(measured, lambda: baseline_kernels(baseline.environment, project), tools)
+    return [OlderTimesNamed(baseline, one) for one in (static, *counters)]
 
 
 def providers_of_gate(project: Project, ops: Ops, run: Run, baseline: Run, tools: EvidenceTools) -> list[Provider]:
     """For a stored run judged against `baseline`, perhaps on a machine without its device: only evidence that needs no device."""
     compile_in = _compiler(ops, tools)
-    return [
-        StaticEvidence(
-            lambda: target_of(run.environment.device, run.environment.device_name),
-            before=naming_older_cases(baseline, baseline_source(baseline.environment, project, compile_in)),
-            after=run_source(run.environment, project, compile_in),
-        )
-    ]
+    static = StaticEvidence(
+        lambda: target_of(run.environment.device, run.environment.device_name),
+        before=baseline_source(baseline.environment, project, compile_in),
+        after=run_source(run.environment, project, compile_in),
+    )
+    return [OlderTimesNamed(baseline, static)]
 
 
 def _counters(measured: MeasuredKernels, base: Callable[[], AbstractContextManager[KernelFolders]], tools: EvidenceTools) -> list[Provider]:

@@ -12,9 +12,10 @@ import msgspec
 from ...config import Project
 from ...counters.attachment import KernelFolders
 from ...errors import FusebenchError
+from ...evidence.attached import EvidenceTarget, Key, Provider
 from ...evidence.fingerprint import toolchain
 from ...evidence.static_attachment import EvidenceReply, EvidenceRequest, EvidenceSource
-from ...schema import Environment, Language, Run
+from ...schema import Attachment, Environment, Language, Run
 from ...store.static_baselines import load_static
 from ...verdict.baseline.kept_cases import kept_cases
 from .base_checkout import BaseCommit, extract, why_absent
@@ -46,20 +47,25 @@ def baseline_source(environment: Environment, project: Project, compile_in: Comp
     return tell
 
 
-def naming_older_cases(baseline: Run, source: EvidenceSource) -> EvidenceSource:
-    """`source` of a baseline's kernels, whose replies name the cases that the baseline keeps from runs of other commits."""
-    older = {key: one.git_commit for key, one in kept_cases(baseline).items() if one.git_commit != baseline.environment.git_commit}
+class OlderTimesNamed:
+    """A provider of evidence against a baseline, which names the times that the baseline keeps from runs of other commits."""
 
-    def tell(wanted: EvidenceRequest) -> EvidenceReply:
-        told = source(wanted)
-        named = ", ".join(f"{case.key} (commit {older[case.key][:12]})" for case in wanted.cases if case.key in older)
-        if not named:
-            return told
-        return msgspec.structs.replace(
-            told, notes=(*told.notes, f"the baseline's times of {named} are of earlier runs, whose code is not shown")
-        )
+    def __init__(self, baseline: Run, provider: Provider) -> None:
+        commit = baseline.environment.git_commit
+        self._older = {key: one.git_commit for key, one in kept_cases(baseline).items() if one.git_commit != commit}
+        self._provider = provider
+        self.kind, self.title = provider.kind, provider.title
 
-    return tell
+    def explain(self, suspects: Sequence[EvidenceTarget]) -> dict[Key, Attachment]:
+        """The provider's evidence, with a note where the commit that it shows as the baseline's is not that of the case's time."""
+        return {key: self._named(key, attachment) for key, attachment in self._provider.explain(suspects).items()}
+
+    def _named(self, key: Key, attachment: Attachment) -> Attachment:
+        case, _ = key
+        if case not in self._older or not attachment.columns:  # an attachment without columns shows nothing
+            return attachment
+        note = f"the baseline's time of this case is of an earlier run (commit {self._older[case][:12]}), whose code is not shown"
+        return msgspec.structs.replace(attachment, notes=(*attachment.notes, note))
 
 
 def run_source(environment: Environment, project: Project, compile_in: Compile) -> EvidenceSource:
