@@ -145,3 +145,8 @@ def test_refuses_plans_that_decide_nothing(wrong: dict[str, object]) -> None:
         Plan(**wrong)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="positive duration"):
         PLAN.margin_at(0.0)
+
+
+def test_a_number_of_replicates_beyond_any_float_overflows_nothing() -> None:
+    """A record that somebody altered may hold one, and its reader says what is wrong with it."""
+    assert Plan(looks=(12, 10**400)).looks[-1] == 10**400

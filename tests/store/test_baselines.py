@@ -56,6 +56,18 @@ def test_each_device_model_has_its_own(tmp_path: Path, synthetic: ModuleType) ->
     assert [folder.name for folder, _ in list_baselines(tmp_path)] == ["nvidia_b200", "nvidia_h200"]
 
 
+def test_an_empty_folder_is_no_baseline_and_one_without_its_record_says_what_to_do(tmp_path: Path, synthetic: ModuleType) -> None:
+    folder = promote(write_run(tmp_path / "runs", synthetic.make_run(), []), tmp_path)
+    (folder / RUN_FILE).unlink()
+    for read in (lambda: load_baseline(tmp_path, "NVIDIA H200"), lambda: list_baselines(tmp_path)):
+        with pytest.raises(RunRecordError, match=r"nvidia_h200: a baseline without run.json; restore it from git, or delete the folder"):
+            read()
+    for path in folder.iterdir():
+        path.unlink()
+    assert load_baseline(tmp_path, "NVIDIA H200") is None
+    assert list_baselines(tmp_path) == []
+
+
 @pytest.mark.parametrize("flaw", ["incomplete", "failed", "not fit", "uncommitted", "samples are missing"])
 def test_a_run_that_should_not_be_believed_needs_force(tmp_path: Path, synthetic: ModuleType, flaw: str) -> None:
     run = {

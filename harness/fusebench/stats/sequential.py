@@ -58,7 +58,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError(f"looks={self.looks!r}: expected ascending numbers of replicates, at least one")
         if not all(0 < share < 0.5 for share in shares) or not (0 < self.margin < math.inf and 0 <= self.floor_us < math.inf):
             raise ValueError(f"{self!r}: levels lie between 0 and 0.5, the margin is positive, the floor not negative")
-        if 0.5 ** self.looks[-1] > min(shares) / len(self.looks):
+        if self.looks[-1] < math.log2(len(self.looks) / min(shares)):
             raise ValueError(
                 f"{self.looks[-1]} replicates in {len(self.looks)} looks can never reach a level of {min(shares):g}: 2**-replicates must "
                 f"be at most {min(shares) / len(self.looks):.2g}; plan more replicates or fewer looks"

@@ -16,7 +16,7 @@ from ..errors import RunRecordError
 from ..naming import device_slug
 from ..schema import FAILED_STATUSES, ExitCode, Run, Status
 from .files import folder_in_making, held_alone, write_file
-from .run_folder import SAMPLES_FILE, read_run, read_samples, seal_of, write_record
+from .run_folder import RUN_FILE, SAMPLES_FILE, read_run, read_samples, seal_of, write_record
 
 VIEWS = ("report.md", "speedup.png")
 """Reports that a baseline keeps if the run folder holds them."""
@@ -160,7 +160,7 @@ def load_baseline(results: Path, device_name: str) -> Run | None:
         RunRecordError: there is one, and it cannot be read.
     """
     folder = baseline_folder(results, device_slug(device_name))
-    return read_run(folder) if folder.exists() else None
+    return _read(folder) if folder.exists() else None
 
 
 def list_baselines(results: Path) -> list[tuple[Path, Run]]:
@@ -172,7 +172,17 @@ def list_baselines(results: Path) -> list[tuple[Path, Run]]:
     parent = results / "baselines"
     found = parent.iterdir() if parent.is_dir() else ()
     folders = sorted(folder for folder in found if folder.is_dir() and folder.name != STATIC_FOLDER and not folder.name.startswith("."))
-    return [(folder, read_run(folder)) for folder in folders]
+    return [(folder, run) for folder in folders if (run := _read(folder)) is not None]
+
+
+def _read(folder: Path) -> Run | None:
+    """The baseline in `folder`; none in an empty one, which some ways to copy a project leave."""
+    content = {path.name for path in folder.iterdir()} if folder.is_dir() else {RUN_FILE}
+    if not content:
+        return None
+    if RUN_FILE not in content:
+        raise RunRecordError(f"{folder}: a baseline without {RUN_FILE}; restore it from git, or delete the folder and promote another run")
+    return read_run(folder)
 
 
 def _swap(making: Path, target: Path) -> None:

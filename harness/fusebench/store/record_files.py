@@ -77,7 +77,7 @@ def read_record(file: Path, kind: type[T], *, newest: int, what: str, remedy: st
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     try:
         return decode_record(content, kind, version="version", newest=newest, where=file)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise RunRecordError(f"{file}: not a {what} that fusebench wrote: {error}; {remedy}") from error
 
 
@@ -93,7 +93,7 @@ def read_command_record(file: Path, kind: type[T], *, version: str, newest: int,
         raise RunRecordError(
             f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench {command}`"
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
         raise RunRecordError(f"{file}: not a record that `fusebench {command}` wrote: {error}; run it again") from error
 
 
