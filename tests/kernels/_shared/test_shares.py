@@ -72,6 +72,22 @@ def test_blocks_are_in_step_where_each_has_rows_of_one_section_alone(shared: Any
     assert split(75600, 75600, 75600).shares.least <= module.MOST_CHUNK
 
 
+@pytest.mark.parametrize("rows", [1, 5, 132, 396, 397, 2111, 2112, 4096])
+def test_a_launch_is_compiled_without_a_loop_where_every_block_has_one_row(shared: Any, rows: int) -> None:
+    module = shared("cuda_stream")
+    memory = module.RingMemory(227 * 1024, 228 * 1024)
+    splits = [module.split_stream(3072, 2, streams, rows, 132, shared_words=8, memory=memory) for streams in (1, 2)]
+    splits += [
+        module.split_combined(3072, 2, 1, rows, 132, kept_words=16, live_words=12, memory=memory, sections=sections, selects=selects)
+        for sections in ((), (rows,), (1, rows))
+        for selects in (False, True)
+    ]
+    for split in splits:
+        assert split.shares.single == (split.blocks == rows)
+        assert split.macros(3072)["SINGLE"] == split.shares.single
+    assert any(split.shares.single for split in splits) == (rows < 2112)
+
+
 CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "a part to each sample": ("norm_scale_shift/fused_cuda@3", {"batch": 3, "tokens": 67, "hidden": 264, "affine": True}),
     "samples that blocks straddle": ("residual_gate_norm_scale_shift/fused_cuda@3", {"batch": 5, "tokens": 41, "hidden": 264}),
