@@ -148,5 +148,5 @@ def test_refuses_plans_that_decide_nothing(wrong: dict[str, object]) -> None:
 
 
 def test_a_number_of_replicates_beyond_any_float_overflows_nothing() -> None:
-    """A record that somebody altered may hold one, and its reader says what is wrong with it."""
+    """A record that somebody altered may hold one."""
     assert Plan(looks=(12, 10**400)).looks[-1] == 10**400

@@ -159,8 +159,7 @@ def load_baseline(results: Path, device_name: str) -> Run | None:
     Raises:
         RunRecordError: there is one, and it cannot be read.
     """
-    folder = baseline_folder(results, device_slug(device_name))
-    return _read(folder) if folder.exists() else None
+    return _read(baseline_folder(results, device_slug(device_name)))
 
 
 def list_baselines(results: Path) -> list[tuple[Path, Run]]:
@@ -176,11 +175,10 @@ def list_baselines(results: Path) -> list[tuple[Path, Run]]:
 
 
 def _read(folder: Path) -> Run | None:
-    """The baseline in `folder`; none in an empty one, which some ways to copy a project leave."""
-    content = {path.name for path in folder.iterdir()} if folder.is_dir() else {RUN_FILE}
-    if not content:
+    """The baseline in `folder`; None without one, and for an empty one, which some ways to copy a project leave."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
         return None
-    if RUN_FILE not in content:
+    if folder.is_dir() and not (folder / RUN_FILE).exists():
         raise RunRecordError(f"{folder}: a baseline without {RUN_FILE}; restore it from git, or delete the folder and promote another run")
     return read_run(folder)
 

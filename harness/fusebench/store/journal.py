@@ -212,7 +212,7 @@ def rebuild(journal: Path) -> tuple[Run, list[Sample]]:
     file = journal / HEAD_FILE
     try:
         head = decode_record(file.read_bytes(), Run, version="schema_version", newest=SCHEMA_VERSION, where=file)
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, OverflowError) as error:
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunRecordError(f"{file}: cannot be read: {error}; remove {journal} and run again") from error
     last, lost = head, []
     cases: dict[str, CaseSummary] = {}

@@ -50,13 +50,17 @@ def decode_record(content: bytes, kind: type[T], *, version: str, newest: int, w
 
     Raises:
         RunRecordError: it is of a newer version; `where` names its file.
-        msgspec.DecodeError, UnicodeDecodeError: it is truncated, garbled, nested too deeply, or does not fit `kind`.
+        msgspec.DecodeError, UnicodeDecodeError: it is truncated, garbled, nested too deeply, or does not fit `kind`, whose checks a number
+            beyond any float may overflow.
     """
     found = read_version(content, version)
     if found > newest:
         raise RunRecordError(f"{where}: version {found} is newer than this fusebench reads (up to {newest}); upgrade fusebench to read it")
     # Not strict, so that "inf" and "nan" become numbers again.
-    return msgspec.json.decode(content, type=kind, strict=False)
+    try:
+        return msgspec.json.decode(content, type=kind, strict=False)
+    except (OverflowError, RecursionError) as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def read_record(file: Path, kind: type[T], *, newest: int, what: str, remedy: str) -> T | None:
@@ -77,7 +81,7 @@ def read_record(file: Path, kind: type[T], *, newest: int, what: str, remedy: st
         raise RunRecordError(f"{file}: cannot be read: {error.strerror or error}") from error
     try:
         return decode_record(content, kind, version="version", newest=newest, where=file)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunRecordError(f"{file}: not a {what} that fusebench wrote: {error}; {remedy}") from error
 
 
@@ -93,7 +97,7 @@ def read_command_record(file: Path, kind: type[T], *, version: str, newest: int,
         raise RunRecordError(
             f"{file}: cannot be read: {error.strerror or error}; expected the folder of a `fusebench {command}`"
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunRecordError(f"{file}: not a record that `fusebench {command}` wrote: {error}; run it again") from error
 
 
