@@ -4,74 +4,32 @@
 // heads of 80 and 96 too, of which a warp carries three and two. A pair's other half in the neox layout comes by shuffles, at any distance.
 // Each group of lanes takes UNROLL heads of one token, of q and of k alike, whose loads are in flight together.
 //
-// Compiled by NVRTC with these macros defined, beside those of row_norm.cuh (WARPS 1) and own_vectors.cuh:
-//
-//   R                  rotated dimensions of a head's D
-//   Q_HEADS, K_HEADS   heads of q and of k; K_HEADS 0: no k
-//   CACHE_DTYPE        dtype of the cosines and sines, coded as DTYPE
-//   INTERLEAVED        1: pairs (2i, 2i + 1); 0: pairs (i, i + R/2)
-//   NORM               1: RMS norm first; 0: products are rounded one by one, as torch's are
-//   ROUND_NORM, AFFINE of the norm
-//   POSITION_BYTES     bytes of a position (4, 8); 0: a token's position is its place in its sample
-//   JOINT              1: a row of the cache holds cosines, then sines; 0: two tables
-//   SAMPLES            1: tokens of several samples
-//   WIDE               1: 64-bit counts of heads
-//   UNROLL, MIN_BLOCKS tuning
+// Compiled by NVRTC with these macros defined, beside those of row_norm.cuh (WARPS 1), own_vectors.cuh and heads.cuh: THREADS (of a block).
 
 #include "row_norm.cuh"
 #include "own_vectors.cuh"
+#include "heads.cuh"
 
-constexpr int EXTENT = NORM ? D : R;                   // what is read and written of a head
 constexpr int HEAD_LANES = EXTENT / VEC;
 constexpr int WARP_HEADS = 32 / HEAD_LANES;            // heads that a warp carries
-constexpr int HALF = R / 2;
 constexpr int HEADS = Q_HEADS + K_HEADS;
 constexpr int CHUNKS = (HEADS + UNROLL - 1) / UNROLL;  // groups of lanes to a token
 constexpr int ANGLES = INTERLEAVED ? PAIRS : VEC;      // cosines that a lane needs
 constexpr bool IN_ONE_RUN = HALF % ANGLES == 0;        // they follow one another, all or none turn
-constexpr int CACHE_ITEM = CACHE_DTYPE == FLOAT32 ? 4 : 2;
 
-static_assert(EXTENT % VEC == 0, "what is read of a head must be whole vectors");
+static_assert(NORM || INTERLEAVED || IN_ONE_RUN, "without the norm a pair's halves must lie whole vectors apart");
 static_assert(HEAD_LANES <= 32, "a head must fit a warp, a vector to each lane");
-
-#if WIDE
-using Count = i64;
-#else
-using Count = u32;
-#endif
-
-// Sum over the HEAD_LANES neighbouring lanes of a head; `first` is the warp's lane that is the head's first.
-__device__ __forceinline__ float head_sum(float x, int lane, int first) {
-    constexpr int POWER = HEAD_LANES & -HEAD_LANES, ODD = HEAD_LANES / POWER;
-    if constexpr (ODD == 1) {
-#pragma unroll
-        for (int distance = HEAD_LANES / 2; distance > 0; distance /= 2) x += __shfl_xor_sync(ALL, x, distance);
-    } else {
-        // Lanes of one remainder by POWER first, then the remainders by halves; lanes turn round within the head.
-        float sum = x;
-#pragma unroll
-        for (int turn = 1; turn < ODD; ++turn) {
-            const int from = lane + turn * POWER;
-            sum += __shfl_sync(ALL, x, first + (from >= HEAD_LANES ? from - HEAD_LANES : from));
-        }
-        x = sum;
-#pragma unroll
-        for (int distance = POWER / 2; distance > 0; distance /= 2) {
-            const int from = lane + distance;
-            x += __shfl_sync(ALL, x, first + (from >= HEAD_LANES ? from - HEAD_LANES : from));
-        }
-    }
-    return x;
-}
-
-// a * c + b * s, with rounded products where nothing but the rotation is computed.
-__device__ __forceinline__ float turned(float a, float c, float b, float s) {
-    if constexpr (NORM) return a * c + b * s;
-    else return __fadd_rn(__fmul_rn(a, c), __fmul_rn(b, s));
-}
 
 // Whether place `e` of STEP places of the lane lies before LIMIT: compared lane by lane, so that places have few answers between them.
 template <int LIMIT, int STEP> __device__ __forceinline__ bool before(int lane, int e) { return lane < (LIMIT - e + STEP - 1) / STEP; }
+
+// A vector of another lane of the warp.
+__device__ __forceinline__ Vector from_lane(const Vector& v, int warp_lane) {
+    Vector out;
+#pragma unroll
+    for (int w = 0; w < 4; ++w) out.word[w] = __shfl_sync(ALL, v.word[w], warp_lane);
+    return out;
+}
 
 // The other value of each pair of the neox layout: R/2 elements further for a head's first R/2, and R/2 elements before for the next.
 __device__ __forceinline__ void partners_of(const float (&x)[VEC], int lane, int warp_lane, float (&out)[VEC]) {
@@ -110,19 +68,14 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
     const auto exists = [&](int u) { return valid && ((u + 1) * CHUNKS <= HEADS || chunk + u * CHUNKS < HEADS); };
     const auto place = [&](int u) { return (of_q(u) ? q_row : k_row) + (chunk + u * CHUNKS) * (D * ITEM); };
 
-    i64 position = token;  // asked for first: the cosines' addresses wait for it
-    if constexpr (POSITION_BYTES == 8) position = __ldg((const i64*)positions + row);
-    else if constexpr (POSITION_BYTES == 4) position = __ldg((const int*)positions + row);
+    // A lane without a head loads one that another lane has, so that no branch lies before a load. The position is asked for behind them, and
+    // the cosines' addresses wait for it.
     Vector own[UNROLL];
 #pragma unroll
-    for (int u = 0; u < UNROLL; ++u) {
-        own[u] = Vector{{0, 0, 0, 0}};
-        if (exists(u)) own[u] = load_own(place(u));
-    }
+    for (int u = 0; u < UNROLL; ++u) own[u] = load_own(place(exists(u) ? u : 0));
 
-    position += position_offset;
-    const char* const cosine_row = cosines + position * ((JOINT ? R : HALF) * CACHE_ITEM);
-    const char* const sine_row = JOINT ? cosine_row + HALF * CACHE_ITEM : sines + position * (HALF * CACHE_ITEM);
+    __syncwarp();
+    const Angles angles = angles_of(cosines, sines, position_of(positions, row, token) + position_offset);
     // In the neox layout a head's second R/2 elements have the angles of its first, with the sines' signs turned in these.
     const auto lower = [&](int e) { return before<HALF, VEC>(lane, IN_ONE_RUN ? 0 : e); };
     const auto turns = [&](int e) { return before<INTERLEAVED ? HALF : R, INTERLEAVED ? PAIRS : VEC>(lane, IN_ONE_RUN ? 0 : e); };
@@ -131,16 +84,16 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
     if constexpr (IN_ONE_RUN) {
         if (turns(0)) {
             const int at = (angle - (INTERLEAVED || lower(0) ? 0 : HALF)) * CACHE_ITEM;
-            load_angles(cosine_row + at, c);
-            load_angles(sine_row + at, s);
+            load_angles(angles.cosines + at, c);
+            load_angles(angles.sines + at, s);
         }
     } else {
 #pragma unroll
         for (int e = 0; e < ANGLES; ++e)
             if (turns(e)) {
                 const int at = (angle + e - (INTERLEAVED || lower(e) ? 0 : HALF)) * CACHE_ITEM;
-                const char* const cosine = cosine_row + at;
-                const char* const sine = sine_row + at;
+                const char* const cosine = angles.cosines + at;
+                const char* const sine = angles.sines + at;
                 c[e] = CACHE_DTYPE == FLOAT32 ? __ldg((const float*)cosine) : widen<CACHE_DTYPE>(__ldg((const u16*)cosine));
                 s[e] = CACHE_DTYPE == FLOAT32 ? __ldg((const float*)sine) : widen<CACHE_DTYPE>(__ldg((const u16*)sine));
             }
@@ -154,6 +107,8 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
         weight_of_q = load_weight(q_weight + lane * 16);
         weight_of_k = load_weight(k_weight + lane * 16);
     }
+    // The lane that holds the other values of the lane's pairs, where these lie whole vectors apart.
+    const int other = warp_lane + (lower(0) ? HALF / VEC : -(HALF / VEC));
 
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) {
@@ -163,7 +118,7 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
             float squares = 0.0f;
 #pragma unroll
             for (int e = 0; e < VEC; ++e) squares += x[e] * x[e];
-            const float scale = rsqrtf(head_sum(squares, lane, warp_lane - lane) * (1.0f / D) + eps);
+            const float scale = rsqrtf(head_sum<HEAD_LANES>(squares, lane, warp_lane - lane) * (1.0f / D) + eps);
             float w[VEC];
             if constexpr (AFFINE) unpack(of_q(u) ? weight_of_q : weight_of_k, w);
 #pragma unroll
@@ -183,7 +138,8 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
             }
         } else {
             float partner[VEC];
-            partners_of(x, lane, warp_lane, partner);
+            if constexpr (NORM) partners_of(x, lane, warp_lane, partner);
+            else unpack(from_lane(own[u], other), partner);  // values as they were read, two to a shuffle
 #pragma unroll
             for (int e = 0; e < VEC; ++e) {
                 const float y = turned(x[e], c[e], partner[e], s[e]);

@@ -4,12 +4,13 @@
 
 constexpr int PAIRS = VEC / 2;  // per vector
 
-// 16 bytes that are overwritten later, so not through the read-only path.
+// 16 bytes that are overwritten later, so not through the read-only path. Plain C++: on a condition it stays one predicated load, where
+// inline assembly becomes a branch behind which other loads wait.
 __device__ __forceinline__ Vector load_own(const char* p) {
     Vector v;
     if constexpr (ALIGNED) {
-        asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-            : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3]) : "l"(p));
+        const uint4 raw = *(const uint4*)p;
+        v.word[0] = raw.x; v.word[1] = raw.y; v.word[2] = raw.z; v.word[3] = raw.w;
     } else if constexpr (ITEM == 4) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) v.word[i] = ((const u32*)p)[i];

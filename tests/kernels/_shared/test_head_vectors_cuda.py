@@ -10,12 +10,12 @@ import torch
 
 
 def source(shared: Any, *, head_dim: int = 128, rotary: int = 0, interleaved: bool = False, norm: bool = True, k_heads: int = 24,
-           dtype: torch.dtype = torch.bfloat16, aligned: bool = True, unroll: int = 0) -> Any:  # fmt: skip
+           rows: int = 4096, dtype: torch.dtype = torch.bfloat16, aligned: bool = True, unroll: int = 0) -> Any:  # fmt: skip
     heads, vectors = shared("rotary_heads"), shared("head_vectors")
     rotary = rotary or head_dim
     call = heads.Call(
         head_dim=head_dim, rotary=rotary, q=heads.Heads(24, 0, 24 * head_dim), k=heads.Heads(k_heads, 0, k_heads * head_dim),
-        rows=4096, tokens=4096, dtype=dtype, cache_dtype=torch.float32, interleaved=interleaved, norm=norm, round_norm=False, affine=norm,
+        rows=rows, tokens=rows, dtype=dtype, cache_dtype=torch.float32, interleaved=interleaved, norm=norm, round_norm=False, affine=norm,
         position_bytes=8, joint=True, aligned=aligned, cache_aligned=True,
     )  # fmt: skip
     split = vectors.split_heads(call, 132)
@@ -66,3 +66,18 @@ def test_what_is_declined_is_refused_by_the_source_too(
     assert reason in declined
     with pytest.raises(Exception, match=r"static assertion|division"):
         cuda_code.compile(source(shared, norm=norm, unroll=1, **changes), "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("changes", "unroll", "blocks"),
+    [
+        pytest.param({"rows": 6, "interleaved": True}, 1, 8, id="few heads: one to a lane"),
+        pytest.param({"rows": 512, "interleaved": True}, 3, 8, id="the fewest with which all blocks are resident"),
+        pytest.param({"interleaved": True}, 6, 8, id="many interleaved heads"),
+        pytest.param({}, 6, 6, id="many neox heads"),
+        pytest.param({"k_heads": 0}, 6, 6, id="24 heads"),
+    ],
+)
+def test_heads_of_a_lane(shared: Any, changes: dict[str, Any], unroll: int, blocks: int) -> None:
+    macros = dict(source(shared, **changes).macros)
+    assert (macros["UNROLL"], macros["MIN_BLOCKS"]) == (unroll, blocks)

@@ -8,16 +8,24 @@ from typing import Any
 import pytest
 import torch
 
+MULTIPROCESSORS = 132
+"""Of an H200."""
 
-def source(shared: Any, *, head_dim: int = 128, rotary: int = 0, interleaved: bool = False, norm: bool = True, k_heads: int = 24,
-           dtype: torch.dtype = torch.bfloat16, aligned: bool = True, unroll: int = 0) -> Any:  # fmt: skip
+
+def call_of(shared: Any, *, head_dim: int = 128, rotary: int = 0, interleaved: bool = False, norm: bool = True, k_heads: int = 24,
+            rows: int = 4096, dtype: torch.dtype = torch.bfloat16, aligned: bool = True) -> Any:  # fmt: skip
     heads = shared("rotary_heads")
-    call = heads.Call(
+    return heads.Call(
         head_dim=head_dim, rotary=rotary or head_dim, q=heads.Heads(24, 0, 24 * head_dim), k=heads.Heads(k_heads, 0, k_heads * head_dim),
-        rows=4096, tokens=4096, dtype=dtype, cache_dtype=torch.float32, interleaved=interleaved, norm=norm, round_norm=False, affine=norm,
+        rows=rows, tokens=rows, dtype=dtype, cache_dtype=torch.float32, interleaved=interleaved, norm=norm, round_norm=False, affine=norm,
         position_bytes=8, joint=True, aligned=aligned, cache_aligned=True,
     )  # fmt: skip
-    split = heads.split_heads(call, 132)
+
+
+def source(shared: Any, *, unroll: int = 0, **changes: Any) -> Any:
+    heads = shared("rotary_heads")
+    call = call_of(shared, **changes)
+    split = heads.split_heads(call, MULTIPROCESSORS)
     return heads.specialise(call, split._replace(unroll=unroll) if unroll else split)
 
 
@@ -66,3 +74,35 @@ def test_what_is_declined_is_refused_by_the_source_too(shared: Any, cuda_code: A
     assert reason in declined
     with pytest.raises(Exception, match=r"static assertion|division"):
         cuda_code.compile(source(shared, **changes), "sm_90")
+
+
+@pytest.mark.parametrize(
+    ("changes", "split"),
+    [
+        pytest.param({"rows": 6, "interleaved": True}, (1, 8), id="few heads: one to a lane"),
+        pytest.param({"rows": 512, "interleaved": True}, (2, 6), id="all blocks resident with two"),
+        pytest.param({"interleaved": True}, (2, 8), id="whole interleaved heads of 128"),
+        pytest.param({}, (1, 8), id="neox"),
+        pytest.param({"head_dim": 80, "interleaved": True}, (1, 8), id="80"),
+        pytest.param({"rotary": 64, "interleaved": True}, (1, 8), id="partly turned"),
+        pytest.param({"dtype": torch.float32, "interleaved": True}, (1, 8), id="float32"),
+        pytest.param({"norm": False}, (2, 6), id="rotation alone"),
+        pytest.param({"norm": False, "head_dim": 80}, (1, 8), id="rotation alone of 80"),
+    ],
+)
+def test_two_heads_share_a_lane_only_where_that_was_measured_faster(shared: Any, changes: dict[str, Any], split: tuple[int, int]) -> None:
+    found = shared("rotary_heads").split_heads(call_of(shared, **changes), MULTIPROCESSORS)
+    assert (found.unroll, found.min_blocks) == split
+
+
+@pytest.mark.parametrize("name", ["80 neox", "96 interleaved", "128, 64 of it turned"])
+def test_what_is_turned_is_asked_for_before_the_position_is_used(shared: Any, cuda_code: Any, name: str) -> None:
+    """Else a lane waits for two loads one after the other; and no lane has a loop."""
+    lines = [line for line in cuda_code.sass(source(shared, unroll=1, **KINDS[name])).splitlines() if re.search(r"/\*[0-9a-f]{4}\*/", line)]
+    position = next(i for i, line in enumerate(lines) if "LDG.E.64.CONSTANT" in line)
+    register = re.search(r"LDG\.E\.64\.CONSTANT (R\d+)", lines[position])
+    assert register is not None
+    use = next(i for i in range(position + 1, len(lines)) if re.search(rf",.*\b{register[1]}\b", lines[i]))
+    assert max(i for i, line in enumerate(lines) if "LDG.E.128 " in line) < use
+    branches = [(at, to) for line in lines for at, to in re.findall(r"/\*([0-9a-f]{4})\*/.*BRA (?:`\()?0x([0-9a-f]+)", line)]
+    assert [at for at, to in branches if int(to, 16) < int(at, 16)] == []

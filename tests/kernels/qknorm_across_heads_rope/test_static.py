@@ -96,40 +96,74 @@ def test_a_lane_with_several_columns_of_a_head_prefetches_nothing(module: Any, c
     assert cuda_code.resources(source(module, 13, 80, split=split))["STACK"] > 0
 
 
+PUT_ASIDE = 48
+"""Bytes of a thread."""
+
+
 def any_heads(module: Any, heads: int, kv_heads: int, head_dim: int, *, dtype: int = BFLOAT16, rows: int = 9450, **changes: Any) -> Any:
     """The source of `fused_cuda@2` that a call on an H200 gets; `changes` to the split or to the macros."""
     cuda = module("fused_cuda_v2")
     item, affine = (4 if dtype == FLOAT32 else 2), changes.pop("affine", True)
-    split = cuda.split_heads(heads + kv_heads, head_dim * item // 16, item, rows, MULTIPROCESSORS, affine=affine)
+    split = cuda.split_heads(heads + kv_heads, head_dim * item // 16, item, rows, MULTIPROCESSORS)
     split = split._replace(**{name: changes.pop(name) for name in split._fields if name in changes})
-    given = {"cache_dtype": FLOAT32, "affine": affine, "aligned": True, "cache_aligned": True, "split": split} | changes
+    given = {"cache_dtype": FLOAT32, "affine": affine, "aligned": True, "cache_aligned": True, "samples": True, "split": split} | changes
     return cuda.specialise(heads=heads, kv_heads=kv_heads, head_dim=head_dim, dtype=dtype, **given)
 
 
 @pytest.mark.parametrize(
     ("shape", "changes"),
-    [((40, 8, 128), {}), ((16, 4, 80), {"rows": 100}), ((32, 32, 256), {"dtype": FLOAT32}), ((64, 8, 80), {"affine": False})],
+    [
+        ((40, 40, 128), {}),
+        ((40, 8, 128), {"rows": 75600}),
+        ((16, 4, 80), {"rows": 100}),
+        ((32, 32, 256), {"dtype": FLOAT32}),
+        ((64, 8, 80), {"affine": False}),
+        ((8, 1, 64), {"samples": False}),
+    ],
     ids=str,
 )
 def test_heads_of_any_number_stay_in_registers_and_move_16_bytes(module: Any, cuda_code: Any, shape: Any, changes: Any) -> None:
-    """Nothing is masked but the last pass, and nothing but cosines of float32 pairs is narrower than 16 bytes."""
+    """Nothing is masked but the last pass, and nothing but cosines of float32 pairs is narrower than 16 bytes. Lanes with eight vectors
+    may put a few values aside: in the measurements fewer blocks, with more registers, were slower."""
     made = any_heads(module, *shape, **changes)
     used = cuda_code.resources(made)
-    assert (used["STACK"], used["LOCAL"]) == (0, 0)
+    assert used["LOCAL"] == 0
+    assert used["STACK"] <= (PUT_ASIDE if dict(made.macros)["MIN_BLOCKS"] * dict(made.macros)["THREADS"] > 900 else 0)
     machine_code = cuda_code.sass(made)
     assert set(re.findall(r"STG\.E\S*", machine_code)) == {"STG.E.128"}
     narrow = {load for load in re.findall(r"LDG\.E\S*", machine_code) if ".128" not in load}
     assert narrow <= {"LDG.E.64.CONSTANT"}
-    assert len(re.findall(r"\bBAR\.", machine_code)) == 1
+    assert len(re.findall(r"\bBAR\.", machine_code)) == (1 if dict(made.macros)["WARPS"] > 1 else 0)
 
 
 def test_narrow_accesses_and_spills_of_any_heads_would_be_seen(module: Any, cuda_code: Any) -> None:
     machine_code = cuda_code.sass(any_heads(module, 16, 4, 80, aligned=False))
     assert "STG.E.U16" in machine_code
-    assert cuda_code.resources(any_heads(module, 40, 8, 128, min_blocks=8))["STACK"] > 0
+    assert cuda_code.resources(any_heads(module, 40, 8, 128, min_blocks=16))["STACK"] > PUT_ASIDE
 
 
-@pytest.mark.parametrize(("rows", "grid"), [(1, 1), (9450, 9450), (20000, 6667), (75600, 9450)])
-def test_a_block_takes_a_few_tokens_only_where_there_are_many(module: Any, rows: int, grid: int) -> None:
-    split = module("fused_cuda_v2").TokenSplit(warps=5, min_blocks=8, kept=True)
-    assert split.grid(rows, MULTIPROCESSORS) == grid
+@pytest.mark.parametrize(
+    ("heads", "vectors", "rows", "expected"),
+    [
+        pytest.param(80, 16, 75600, (5, 1), id="80 heads of 128: eight vectors to a lane, none idle"),
+        pytest.param(80, 16, 200, (20, 1), id="few tokens: two vectors to a lane"),
+        pytest.param(9, 8, 14268, (1, 4), id="72 vectors: a warp, four tokens to a block"),
+    ],
+)
+def test_a_token_gets_the_warps_that_its_vectors_fill(module: Any, heads: int, vectors: int, rows: int, expected: tuple[int, int]) -> None:
+    split = module("fused_cuda_v2").split_heads(heads, vectors, 2, rows, MULTIPROCESSORS)
+    assert (split.warps, split.together) == expected
+
+
+@pytest.mark.parametrize("vectors", [8, 10, 12, 16, 32])
+@pytest.mark.parametrize("item_size", [2, 4])
+def test_every_split_fits_a_multiprocessor(module: Any, vectors: int, item_size: int) -> None:
+    cuda = module("fused_cuda_v2")
+    for heads in range(2, 129):
+        split = cuda.split_heads(heads, vectors, item_size, 9450, MULTIPROCESSORS)
+        threads = 32 * split.warps * split.together
+        assert threads <= 1024
+        assert split.together == 1 or split.warps == 1
+        assert threads * split.min_blocks <= 2048
+        assert split.min_blocks <= 32
+        assert threads // 32 * split.min_blocks >= 20 or split.min_blocks == 1, (heads, split)
