@@ -68,14 +68,17 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
     const auto exists = [&](int u) { return valid && ((u + 1) * CHUNKS <= HEADS || chunk + u * CHUNKS < HEADS); };
     const auto place = [&](int u) { return (of_q(u) ? q_row : k_row) + (chunk + u * CHUNKS) * (D * ITEM); };
 
-    // A lane without a head loads one that another lane has, so that no branch lies before a load. The position is asked for behind them, and
-    // the cosines' addresses wait for it.
+    // A lane without a head loads one that another lane has, so that no branch lies before a load. The cosines' addresses wait for the
+    // position: launches of few heads, with one to a lane, ask for it first, and others behind their heads.
+    i64 position = 0;
+    if constexpr (UNROLL == 1) position = position_of(positions, row, token);
     Vector own[UNROLL];
 #pragma unroll
     for (int u = 0; u < UNROLL; ++u) own[u] = load_own(place(exists(u) ? u : 0));
 
     __syncwarp();
-    const Angles angles = angles_of(cosines, sines, position_of(positions, row, token) + position_offset);
+    if constexpr (UNROLL > 1) position = position_of(positions, row, token);
+    const Angles angles = angles_of(cosines, sines, position + position_offset);
     // In the neox layout a head's second R/2 elements have the angles of its first, with the sines' signs turned in these.
     const auto lower = [&](int e) { return before<HALF, VEC>(lane, IN_ONE_RUN ? 0 : e); };
     const auto turns = [&](int e) { return before<INTERLEAVED ? HALF : R, INTERLEAVED ? PAIRS : VEC>(lane, IN_ONE_RUN ? 0 : e); };

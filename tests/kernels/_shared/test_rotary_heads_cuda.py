@@ -82,6 +82,7 @@ def test_what_is_declined_is_refused_by_the_source_too(shared: Any, cuda_code: A
         pytest.param({"rows": 6, "interleaved": True}, (1, 8), id="few heads: one to a lane"),
         pytest.param({"rows": 512, "interleaved": True}, (2, 6), id="all blocks resident with two"),
         pytest.param({"interleaved": True}, (2, 8), id="whole interleaved heads of 128"),
+        pytest.param({"interleaved": True, "k_heads": 3}, (1, 8), id="an odd number of heads"),
         pytest.param({}, (1, 8), id="neox"),
         pytest.param({"head_dim": 80, "interleaved": True}, (1, 8), id="80"),
         pytest.param({"rotary": 64, "interleaved": True}, (1, 8), id="partly turned"),
