@@ -60,7 +60,7 @@ def test_a_table_can_be_used_here_and_holds_the_keys_of_its_op(collection: Colle
 
 
 def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_lack(collection: Collection) -> None:
-    """Each case by the other entries. The default order comes within 1.02 on 40 % of the random shapes, within 1.05 on 51 %.
+    """Each case by the other entries. The default order comes within 1.02 on 37 % of the random shapes, within 1.05 on 49 %.
 
     The floors are the shares that the stored times give, so a baseline's new run can move them: each version that wins a few cases,
     as those for few rows and tokens do, and blocks for every row or for a few, leaves fewer cases that could choose it for another. Half
@@ -72,7 +72,7 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
     assert (len(random), len(suites)) == (398, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.70, 0.80)), (suites, (0.73, 0.83))):
+    for found, least in ((random, (0.72, 0.82)), (suites, (0.75, 0.86))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
@@ -81,7 +81,8 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
 def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_the_default_order(collection: Collection) -> None:
     """The floors are the shares that the stored times give: each case chosen by the H100's others, and by the H200's tables.
 
-    These hold times of newer code than the H100's, which they take where its own times knew it as slower.
+    These hold times of newer code than the H100's: kernels that are the fastest now, and were not when an H100 timed them. So their share
+    fell from 0.90 to 0.78, 0.71 and 0.62, and says little more than that an H100 should be measured again.
     """
     own, kin, default = [], [], []
     for file in tables_of(H100):
@@ -92,7 +93,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 147
-    for found, least in ((own, (0.79, 0.89)), (kin, (0.71, 0.84))):
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.62, 0.84))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
