@@ -8,17 +8,13 @@ from typing import Any
 import pytest
 import torch
 
+from helpers.turned_heads import MULTIPROCESSORS, call_of
 
-def source(shared: Any, *, head_dim: int = 128, rotary: int = 0, interleaved: bool = False, norm: bool = True, k_heads: int = 24,
-           rows: int = 4096, dtype: torch.dtype = torch.bfloat16, aligned: bool = True, unroll: int = 0) -> Any:  # fmt: skip
-    heads, vectors = shared("rotary_heads"), shared("head_vectors")
-    rotary = rotary or head_dim
-    call = heads.Call(
-        head_dim=head_dim, rotary=rotary, q=heads.Heads(24, 0, 24 * head_dim), k=heads.Heads(k_heads, 0, k_heads * head_dim),
-        rows=rows, tokens=rows, dtype=dtype, cache_dtype=torch.float32, interleaved=interleaved, norm=norm, round_norm=False, affine=norm,
-        position_bytes=8, joint=True, aligned=aligned, cache_aligned=True,
-    )  # fmt: skip
-    split = vectors.split_heads(call, 132)
+
+def source(shared: Any, *, unroll: int = 0, **changes: Any) -> Any:
+    vectors = shared("head_vectors")
+    call = call_of(shared("rotary_heads"), **changes)
+    split = vectors.split_heads(call, MULTIPROCESSORS)
     return vectors.specialise(call, split._replace(unroll=unroll) if unroll else split)
 
 

@@ -8,23 +8,12 @@ from typing import Any
 import pytest
 import torch
 
-MULTIPROCESSORS = 132
-"""Of an H200."""
-
-
-def call_of(shared: Any, *, head_dim: int = 128, rotary: int = 0, interleaved: bool = False, norm: bool = True, k_heads: int = 24,
-            rows: int = 4096, dtype: torch.dtype = torch.bfloat16, aligned: bool = True) -> Any:  # fmt: skip
-    heads = shared("rotary_heads")
-    return heads.Call(
-        head_dim=head_dim, rotary=rotary or head_dim, q=heads.Heads(24, 0, 24 * head_dim), k=heads.Heads(k_heads, 0, k_heads * head_dim),
-        rows=rows, tokens=rows, dtype=dtype, cache_dtype=torch.float32, interleaved=interleaved, norm=norm, round_norm=False, affine=norm,
-        position_bytes=8, joint=True, aligned=aligned, cache_aligned=True,
-    )  # fmt: skip
+from helpers.turned_heads import MULTIPROCESSORS, call_of
 
 
 def source(shared: Any, *, unroll: int = 0, **changes: Any) -> Any:
     heads = shared("rotary_heads")
-    call = call_of(shared, **changes)
+    call = call_of(heads, **changes)
     split = heads.split_heads(call, MULTIPROCESSORS)
     return heads.specialise(call, split._replace(unroll=unroll) if unroll else split)
 
@@ -92,7 +81,8 @@ def test_what_is_declined_is_refused_by_the_source_too(shared: Any, cuda_code: A
     ],
 )
 def test_two_heads_share_a_lane_only_where_that_was_measured_faster(shared: Any, changes: dict[str, Any], split: tuple[int, int]) -> None:
-    found = shared("rotary_heads").split_heads(call_of(shared, **changes), MULTIPROCESSORS)
+    heads = shared("rotary_heads")
+    found = heads.split_heads(call_of(heads, **changes), MULTIPROCESSORS)
     assert (found.unroll, found.min_blocks) == split
 
 
