@@ -193,6 +193,9 @@ OTHER_REGISTERS, MORE_REGISTERS = 28, 44
 without a spill."""
 ENOUGH_WARPS = 24
 """Per multiprocessor: more hide no more latency."""
+LACKING, WIDE_LANES = 12, 4
+"""Registers that a thread may lack, and vectors of a lane, where a multiprocessor would else hold one block: of 102 random shapes of row
+norms 6 are 3 to 15 % faster so, and none is more than 2 % slower."""
 MOST_CHUNK = 32
 """Neighbouring rows of a block: a bit each in select01_stream.cu, and a launch of more than 128 rows per resident block is balanced."""
 SECTION_CHUNK = 16
@@ -200,10 +203,30 @@ SECTION_CHUNK = 16
 rows of 3072 takes 84.0 with 16 and 85.6 with 52, its residual form 167.1 and 170.9."""
 
 
+class StreamTile(NamedTuple):
+    """What a kernel's choices change of `split_combined`. No rule was found for when they are faster, so runs decide."""
+
+    slots: int | None = None
+    """Of a ring; None: as many as `RingMemory.stages` gives."""
+    resident_warps: int = ENOUGH_WARPS
+    lane_vectors: int = MOST_VECTORS
+    lacking: int = 0
+    """Registers that a thread may lack: a few spilled words."""
+
+
+DEFAULT_TILE = StreamTile()
+STREAM_TILES = {
+    "three_slots": StreamTile(slots=3),
+    "fewer_warps": StreamTile(resident_warps=16, lane_vectors=WIDE_LANES, lacking=LACKING),
+}
+"""Choices of kernels that combine. On 27 of 102 random shapes one of them is more than 2 % faster than the default."""
+
+
 @functools.cache
 def split_combined(
     hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, kept_words: int, live_words: int,
     memory: RingMemory, sections: tuple[int, ...] = (), other_registers: int = OTHER_REGISTERS, selects: bool = False,
+    tile: StreamTile = DEFAULT_TILE,
 ) -> StreamSplit:  # fmt: skip
     """As `split_stream`, where weights, biases and modulations are put together: fewer registers, so more blocks are resident.
 
@@ -217,22 +240,33 @@ def split_combined(
         sections: rows that share all values, then those of a sample; none: all rows share them.
         other_registers: of a thread beside vectors.
         selects: whether a block orders its rows by what they select, so that it takes MOST_CHUNK neighbours at most.
+        tile: a kernel's choice.
     """
     vectors = hidden * item_size // 16
     row_bytes = streams * hidden * item_size
     resident = memory.blocks(row_bytes)
-    most = min(resident or ENOUGH_WARPS, rows // multiprocessors)  # blocks of which each has a row
-    tried: list[tuple[int, int, int]] = []
-    for each in range(MOST_VECTORS, 0, -1):
-        warps = -(-vectors // (32 * each))
-        needed = other_registers + -(-vectors // (32 * warps)) * (kept_words + live_words)
-        blocks = 1
-        while (blocks + 1) * warps <= ENOUGH_WARPS and blocks < most and _registers((blocks + 1) * warps) >= needed:
-            blocks += 1
-        if warps <= MOST_WARPS or not tried:
-            tried.append((blocks, min(ENOUGH_WARPS, blocks * warps), min(32, warps)))
-    blocks, _, warps = max(tried)
+    most = min(resident or tile.resident_warps, rows // multiprocessors)  # blocks of which each has a row
+
+    def resident_blocks(lane_vectors: int, lacking: int) -> tuple[int, int]:
+        """The most blocks of a multiprocessor, and a block's warps."""
+        tried: list[tuple[int, int, int]] = []
+        for each in range(lane_vectors, 0, -1):
+            warps = -(-vectors // (32 * each))
+            needed = other_registers - lacking + -(-vectors // (32 * warps)) * (kept_words + live_words)
+            blocks = 1
+            while (blocks + 1) * warps <= tile.resident_warps and blocks < most and _registers((blocks + 1) * warps) >= needed:
+                blocks += 1
+            if warps <= MOST_WARPS or not tried:
+                tried.append((blocks, min(tile.resident_warps, blocks * warps), min(32, warps)))
+        blocks, _, warps = max(tried)
+        return blocks, warps
+
+    blocks, warps = resident_blocks(tile.lane_vectors, tile.lacking)
+    if blocks == 1:
+        blocks, warps = max((blocks, warps), resident_blocks(WIDE_LANES, LACKING), key=lambda found: found[0])
     stages = memory.stages(row_bytes, blocks) if resident else 0
+    if tile.slots:
+        stages = min(stages, tile.slots)
     launched = min(rows, multiprocessors * blocks)
     queue = -(-rows // launched)
     section = sections[0] if sections else rows

@@ -10,14 +10,16 @@
 #include "own_vectors.cuh"
 #include "heads.cuh"
 
+__device__ constexpr int divisor(int a, int b) { return b == 0 ? a : divisor(b, a % b); }  // the greatest that both have
+
 constexpr int HEAD_LANES = EXTENT / VEC;
 constexpr int WARP_HEADS = 32 / HEAD_LANES;            // heads that a warp carries
 constexpr int HEADS = Q_HEADS + K_HEADS;
 constexpr int CHUNKS = (HEADS + UNROLL - 1) / UNROLL;  // groups of lanes to a token
 constexpr int ANGLES = INTERLEAVED ? PAIRS : VEC;      // cosines that a lane needs
-constexpr bool IN_ONE_RUN = HALF % ANGLES == 0;        // they follow one another, all or none turn
+constexpr int RUN = divisor(HALF, ANGLES);             // of them, that follow one another and turn, or do not, alike
 
-static_assert(NORM || INTERLEAVED || IN_ONE_RUN, "without the norm a pair's halves must lie whole vectors apart");
+static_assert(NORM || INTERLEAVED || RUN == ANGLES, "without the norm a pair's halves must lie whole vectors apart");
 static_assert(HEAD_LANES <= 32, "a head must fit a warp, a vector to each lane");
 
 // Whether place `e` of STEP places of the lane lies before LIMIT: compared lane by lane, so that places have few answers between them.
@@ -33,16 +35,17 @@ __device__ __forceinline__ Vector from_lane(const Vector& v, int warp_lane) {
 
 // The other value of each pair of the neox layout: R/2 elements further for a head's first R/2, and R/2 elements before for the next.
 __device__ __forceinline__ void partners_of(const float (&x)[VEC], int lane, int warp_lane, float (&out)[VEC]) {
+    constexpr int BACK = (HALF + VEC - 1) / VEC;  // lanes
 #pragma unroll
     for (int e = 0; e < VEC; ++e) {
-        if constexpr (IN_ONE_RUN) {
-            out[e] = __shfl_sync(ALL, x[e], warp_lane + (before<HALF, VEC>(lane, 0) ? HALF / VEC : -(HALF / VEC)));
+        const bool lower = before<HALF, VEC>(lane, e);
+        const int further = e + HALF, earlier = e - HALF + BACK * VEC;
+        const int next_lane = warp_lane + further / VEC, last_lane = warp_lane - BACK + earlier / VEC;
+        if constexpr (R % VEC == 0) {  // both lie at the same place of their lanes
+            out[e] = __shfl_sync(ALL, x[further % VEC], lower ? next_lane : last_lane);
         } else {
-            constexpr int BACK = (HALF + VEC - 1) / VEC;  // lanes
-            const int further = e + HALF, earlier = e - HALF + BACK * VEC;
-            const float next = __shfl_sync(ALL, x[further % VEC], warp_lane + further / VEC);
-            const float last = __shfl_sync(ALL, x[earlier % VEC], warp_lane - BACK + earlier / VEC);
-            out[e] = before<HALF, VEC>(lane, e) ? next : last;
+            const float next = __shfl_sync(ALL, x[further % VEC], next_lane), last = __shfl_sync(ALL, x[earlier % VEC], last_lane);
+            out[e] = lower ? next : last;
         }
     }
 }
@@ -80,31 +83,19 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
     if constexpr (UNROLL > 1) position = position_of(positions, row, token);
     const Angles angles = angles_of(cosines, sines, position + position_offset);
     // In the neox layout a head's second R/2 elements have the angles of its first, with the sines' signs turned in these.
-    const auto lower = [&](int e) { return before<HALF, VEC>(lane, IN_ONE_RUN ? 0 : e); };
-    const auto turns = [&](int e) { return before<INTERLEAVED ? HALF : R, INTERLEAVED ? PAIRS : VEC>(lane, IN_ONE_RUN ? 0 : e); };
-    const int angle = lane * ANGLES;
+    const auto lower = [&](int e) { return before<HALF, VEC>(lane, e); };
+    const auto turns = [&](int e) { return before<INTERLEAVED ? HALF : R, INTERLEAVED ? PAIRS : VEC>(lane, e); };
     float c[ANGLES], s[ANGLES];
-    if constexpr (IN_ONE_RUN) {
-        if (turns(0)) {
-            const int at = (angle - (INTERLEAVED || lower(0) ? 0 : HALF)) * CACHE_ITEM;
-            load_angles(angles.cosines + at, c);
-            load_angles(angles.sines + at, s);
+#pragma unroll
+    for (int e = 0; e < ANGLES; e += RUN)
+        if (turns(e)) {
+            const int at = (lane * ANGLES + e - (INTERLEAVED || lower(e) ? 0 : HALF)) * CACHE_ITEM;
+            float cosines[RUN], sines[RUN];
+            load_angles(angles.cosines + at, cosines);
+            load_angles(angles.sines + at, sines);
+#pragma unroll
+            for (int i = 0; i < RUN; ++i) c[e + i] = cosines[i], s[e + i] = INTERLEAVED || !lower(e) ? sines[i] : -sines[i];
         }
-    } else {
-#pragma unroll
-        for (int e = 0; e < ANGLES; ++e)
-            if (turns(e)) {
-                const int at = (angle + e - (INTERLEAVED || lower(e) ? 0 : HALF)) * CACHE_ITEM;
-                const char* const cosine = angles.cosines + at;
-                const char* const sine = angles.sines + at;
-                c[e] = CACHE_DTYPE == FLOAT32 ? __ldg((const float*)cosine) : widen<CACHE_DTYPE>(__ldg((const u16*)cosine));
-                s[e] = CACHE_DTYPE == FLOAT32 ? __ldg((const float*)sine) : widen<CACHE_DTYPE>(__ldg((const u16*)sine));
-            }
-    }
-    if constexpr (!INTERLEAVED) {
-#pragma unroll
-        for (int e = 0; e < ANGLES; ++e) s[e] = lower(e) ? -s[e] : s[e];
-    }
     Vector weight_of_q = Vector{{0, 0, 0, 0}}, weight_of_k = Vector{{0, 0, 0, 0}};
     if constexpr (NORM && AFFINE) {
         weight_of_q = load_weight(q_weight + lane * 16);

@@ -2,7 +2,6 @@
 //
 //   R                  rotated dimensions of a head's D
 //   Q_HEADS, K_HEADS   heads of q and of k; K_HEADS 0: no k
-//   CACHE_DTYPE        dtype of the cosines and sines, coded as DTYPE
 //   INTERLEAVED        1: pairs (2i, 2i + 1); 0: pairs (i, i + R/2)
 //   NORM               1: RMS norm first; 0: products are rounded one by one, as torch's are
 //   ROUND_NORM, AFFINE of the norm
@@ -14,7 +13,6 @@
 
 constexpr int EXTENT = NORM ? D : R;  // what is read and written of a head
 constexpr int HALF = R / 2;
-constexpr int CACHE_ITEM = CACHE_DTYPE == FLOAT32 ? 4 : 2;
 
 static_assert(EXTENT % VEC == 0, "what is read of a head must be whole vectors");
 

@@ -26,7 +26,17 @@ from .cuda_rows import (
     split_neighbours,
     strides_aligned,
 )
-from .cuda_stream import StreamSplit, registers_beside_vectors, ring_memory, section_of, split_combined, split_stream, words_of
+from .cuda_stream import (
+    DEFAULT_TILE,
+    StreamSplit,
+    StreamTile,
+    registers_beside_vectors,
+    ring_memory,
+    section_of,
+    split_combined,
+    split_stream,
+    words_of,
+)
 from .norm_arguments import Plan
 
 SOURCE = Path(__file__).with_name("modulated_norm.cu")
@@ -65,6 +75,7 @@ def launch(
     gate: torch.Tensor | None = None,
     v: torch.Tensor | None = None,
     design: Design = "persistent",
+    tile: StreamTile = DEFAULT_TILE,
 ) -> None:
     """One launch over x `[B, S, D]` on a GPU; y and v are contiguous outputs, v is needed with residual only."""
     if plan.rows == 0:
@@ -86,6 +97,7 @@ def launch(
         eps,
         device_index,
         design,
+        tile,
     )
     nvrtc.launch(
         specialisation.source,
@@ -123,6 +135,7 @@ def _specialise_call(
     eps: float,
     device_index: int,
     design: Design,
+    tile: StreamTile,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     properties = torch.cuda.get_device_properties(device_index)
@@ -146,7 +159,7 @@ def _specialise_call(
                 plan.hidden, item_size, inputs, plan.rows, multiprocessors, memory=memory,
                 sections=(section_of(plan.rows, plan.tokens, *(one for one, _ in rows if one is not None)), plan.tokens),
                 other_registers=registers_beside_vectors(device_index), kept_words=gate + (0 if scalar else 2 * lanes),
-                live_words=4 * inputs + lanes,
+                live_words=4 * inputs + lanes, tile=tile,
             )  # fmt: skip
         else:
             stream = split_stream(plan.hidden, item_size, inputs, plan.rows, multiprocessors, shared_words=words, memory=memory)

@@ -1,8 +1,11 @@
 // Vectors of rows that are overwritten in place, and the cosines and sines that turn them. Beside row_norm.cuh, which comes first.
 //
-//   ALIGNED, CACHE_ALIGNED    1: every vector of these rows, and every vector's cosines and sines, start on 16 bytes
+//   CACHE_DTYPE               dtype of the cosines and sines, coded as DTYPE
+//   ALIGNED                   1: every vector of these rows starts on 16 bytes
+//   CACHE_ALIGNED             1: the tables of cosines and sines do
 
 constexpr int PAIRS = VEC / 2;  // per vector
+constexpr int CACHE_ITEM = CACHE_DTYPE == FLOAT32 ? 4 : 2;
 
 // 16 bytes that are overwritten later, so not through the read-only path. Plain C++: on a condition it stays one predicated load, where
 // inline assembly becomes a branch behind which other loads wait.
@@ -57,9 +60,9 @@ __device__ __forceinline__ void keep_narrow(Vector& v) {
     }
 }
 
-// COUNT neighbouring cosines, or sines, in the widest loads that their width allows.
+// COUNT neighbouring cosines, or sines, the first of whose places in the table COUNT divides: in the widest loads that this allows.
 template <int COUNT> __device__ __forceinline__ void load_angles(const char* p, float (&out)[COUNT]) {
-    constexpr int SIZE = CACHE_DTYPE == FLOAT32 ? 4 : 2, WORDS = COUNT * SIZE / 4;
+    constexpr int WORDS = COUNT * CACHE_ITEM / 4;
     if constexpr (!CACHE_ALIGNED || WORDS == 0) {
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
@@ -81,6 +84,6 @@ template <int COUNT> __device__ __forceinline__ void load_angles(const char* p, 
         }
 #pragma unroll
         for (int i = 0; i < COUNT; ++i)
-            out[i] = SIZE == 4 ? __uint_as_float(word[i]) : widen<CACHE_DTYPE>((word[i / 2] >> (16 * (i % 2))) & 0xffffu);
+            out[i] = CACHE_ITEM == 4 ? __uint_as_float(word[i]) : widen<CACHE_DTYPE>((word[i / 2] >> (16 * (i % 2))) & 0xffffu);
     }
 }

@@ -158,7 +158,7 @@ def specialise(call: Call, split: Split) -> nvrtc.KernelSource:
             "CACHE_DTYPE": DTYPE_CODES[call.cache_dtype], "INTERLEAVED": call.interleaved, "NORM": call.norm, "ROUND_NORM": call.round_norm,
             "AFFINE": call.affine, "POSITION_BYTES": call.position_bytes, "JOINT": call.joint,
             "ALIGNED": call.aligned and strides * item_size % 16 == 0,
-            "CACHE_ALIGNED": call.cache_aligned and call.rotary // 2 * call.cache_dtype.itemsize % 16 == 0,
+            "CACHE_ALIGNED": call.cache_aligned,
             "SAMPLES": call.rows > call.tokens, "WIDE": _lanes(call, 1) >= 2**31,
             "UNROLL": split.unroll, "THREADS": split.threads, "MIN_BLOCKS": split.min_blocks,
         },

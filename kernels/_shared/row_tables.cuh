@@ -16,7 +16,8 @@ static_assert(WARPS == 1 || GROUPS <= 15, "a team of several warps needs a named
 
 constexpr int QUADS = VEC / 4;  // of four float32 values each, per vector
 
-// float32 values of one row of elements, KINDS for each, behind the rings in shared memory: neighbouring vectors lie in neighbouring 16 bytes, so that no banks conflict.
+// float32 values of one row of elements, KINDS for each, behind the rings in shared memory: neighbouring vectors lie in neighbouring
+// 16 bytes, so that no banks conflict.
 struct Table {
     float4* quads;
 

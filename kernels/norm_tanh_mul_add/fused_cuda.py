@@ -6,6 +6,7 @@ import torch
 
 from fusebench import kernel
 
+from .._shared.cuda_stream import DEFAULT_TILE, StreamTile
 from .._shared.norm_tanh.cuda import Design, launch
 from .op import Arguments
 
@@ -19,13 +20,14 @@ def fused_cuda(call: Arguments) -> torch.Tensor:
     return run(call)
 
 
-def run(call: Arguments, design: Design = "persistent") -> torch.Tensor:
+def run(call: Arguments, design: Design = "persistent", tile: StreamTile = DEFAULT_TILE) -> torch.Tensor:
     """y by one launch."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
     y = call.allocate()
     launch(
         plan, call.x,
-        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate, design=design,
+        y=y, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
+        design=design, tile=tile,
     )  # fmt: skip
     return y

@@ -9,18 +9,18 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.cuda_stream import declined
+from .._shared.cuda_stream import DEFAULT_TILE, STREAM_TILES, StreamTile, declined
 from .fused_cuda import run
 from .op import Arguments, Params
 
 
 @kernel(
     "norm_tanh_mul_add", "fused_cuda", version=3, role="fused", language="cuda", replay=True, requires=("cuda.core",),
-    note="rows streamed, and what rows share put together into one factor and one term per element",
+    note="rows streamed, and what rows share put together into one factor and one term per element", choices=STREAM_TILES,
 )  # fmt: skip
-def fused_cuda(call: Arguments) -> torch.Tensor:
+def fused_cuda(call: Arguments, choice: StreamTile = DEFAULT_TILE) -> torch.Tensor:
     """Returns y `[B, S, D]`."""
-    return run(call, "combined")
+    return run(call, "combined", choice)
 
 
 @fused_cuda.supports

@@ -6,6 +6,7 @@ import torch
 
 from fusebench import kernel
 
+from .._shared.cuda_stream import DEFAULT_TILE, StreamTile
 from .._shared.norm_tanh.cuda import Design, launch
 from .op import Arguments
 
@@ -19,7 +20,7 @@ def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     return run(call)
 
 
-def run(call: Arguments, design: Design = "persistent") -> tuple[torch.Tensor, torch.Tensor]:
+def run(call: Arguments, design: Design = "persistent", tile: StreamTile = DEFAULT_TILE) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, y2) by one launch."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
@@ -27,6 +28,6 @@ def run(call: Arguments, design: Design = "persistent") -> tuple[torch.Tensor, t
     launch(
         plan, call.x,
         y=y, y2=y2, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps, residual=call.residual, gate=call.gate,
-        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, design=design,
+        weight2=call.weight2, bias2=call.bias2, scale2=call.scale2, design=design, tile=tile,
     )  # fmt: skip
     return y, y2

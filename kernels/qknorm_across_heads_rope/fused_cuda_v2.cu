@@ -16,7 +16,6 @@ constexpr int HEAD_VECTORS = HEAD_DIM / VEC;
 constexpr int ACTIVE = LANES / HEAD_VECTORS * HEAD_VECTORS;  // lanes with vectors: those of whole heads
 constexpr int EACH = (VECTORS + ACTIVE - 1) / ACTIVE;          // vectors per lane
 constexpr int Q_VECTORS = Q_HEADS * HEAD_VECTORS;
-constexpr int CACHE_ITEM = CACHE_DTYPE == FLOAT32 ? 4 : 2;
 
 static_assert(D == (Q_HEADS + K_HEADS) * HEAD_DIM && HEAD_DIM % VEC == 0, "a vector must lie in one head");
 static_assert(ACTIVE > 0 && (WARPS == 1 || GROUPS == 1), "a token's lanes must hold a head; warps that share a token are a block");
@@ -44,16 +43,14 @@ qknorm_across_heads_rope(char* q, char* k, const char* __restrict__ q_weight, co
     const int member = threadIdx.x % LANES;
     const i64 row = (i64)blockIdx.x * GROUPS + threadIdx.x / LANES;
     if (GROUPS > 1 && row >= rows) return;  // a whole warp, which no other one waits for
-    // The lane's first place; of k, too, places count from q's first.
-    char* const q_first = q + row * q_stride * ITEM + member * 16;
-    char* const k_first = k + (row * k_stride - Q_HEADS * HEAD_DIM) * ITEM + member * 16;
-    const auto place = [&](int i) { return (of_q(i, member) ? q_first : k_first) + i * (ACTIVE * 16); };
+    char* const q_row = q + row * q_stride * ITEM;
+    char* const k_row = k + row * k_stride * ITEM - Q_VECTORS * 16;  // a vector's place counts from q's first
     const char* const q_weights = q_weight + member * 16;
     const char* const k_weights = k_weight - Q_VECTORS * 16 + member * 16;
     Vector own[EACH];
 #pragma unroll
     for (int i = 0; i < EACH; ++i)
-        if (has(i, member)) own[i] = load_own(place(i));
+        if (has(i, member)) own[i] = load_own((of_q(i, member) ? q_row : k_row) + (member + i * ACTIVE) * 16);
     float c[PAIRS], s[PAIRS];
     const u32 token = SAMPLES ? (u32)row % (u32)tokens : (u32)row;
     const char* const angles = cache + ((i64)token * HEAD_DIM + member % HEAD_VECTORS * PAIRS) * CACHE_ITEM;
@@ -84,6 +81,7 @@ qknorm_across_heads_rope(char* q, char* k, const char* __restrict__ q_weight, co
 #pragma unroll
     for (int i = 0; i < EACH; ++i) {
         if (!has(i, member)) continue;
+        const int vector = member + i * ACTIVE;
         const float scale = of_q(i, member) ? q_scale : k_scale;
         float x[VEC];
         unpack(own[i], x);
@@ -101,6 +99,6 @@ qknorm_across_heads_rope(char* q, char* k, const char* __restrict__ q_weight, co
             x[2 * p] = a * c[p] - b * s[p];
             x[2 * p + 1] = b * c[p] + a * s[p];
         }
-        store_own(place(i), pack(x));
+        store_own((of_q(i, member) ? q_row : k_row) + vector * 16, pack(x));
     }
 }

@@ -17,7 +17,7 @@ from .op import Arguments
 
 SOURCE = Path(__file__).with_suffix(".cu")
 MOST_WARPS = 32
-REGISTERS, RESIDENT_WARPS, RESIDENT_BLOCKS = 65536, 64, 32
+REGISTERS, WARPS, BLOCKS = 65536, 64, 32
 """Of a multiprocessor."""
 MOST_REGISTERS = 64
 """Of a thread: fewer warps at once, with more registers, were slower wherever it was measured."""
@@ -74,15 +74,14 @@ class _Launching(NamedTuple):
 @functools.lru_cache(maxsize=512)
 def _specialise_call(
     rows: int, heads: int, kv_heads: int, head_dim: int, dtype: torch.dtype, cache_dtype: torch.dtype, affine: bool, aligned: bool,
-    cache_starts: bool, samples: bool, device_index: int,
+    cache_aligned: bool, samples: bool, device_index: int,
 ) -> _Launching:  # fmt: skip
     multiprocessors = torch.cuda.get_device_properties(device_index).multi_processor_count
     item = dtype.itemsize
     split = split_heads(heads + kv_heads, head_dim * item // 16, item, rows, multiprocessors)
     source = specialise(
         heads=heads, kv_heads=kv_heads, head_dim=head_dim, dtype=DTYPE_CODES[dtype], cache_dtype=DTYPE_CODES[cache_dtype], affine=affine,
-        aligned=aligned, cache_aligned=cache_starts and head_dim // 2 * cache_dtype.itemsize % 16 == 0, samples=samples,
-        split=split,
+        aligned=aligned, cache_aligned=cache_aligned, samples=samples, split=split,
     )  # fmt: skip
     return _Launching(source, -(-rows // split.together), 32 * split.warps * split.together)
 
@@ -108,7 +107,7 @@ def split_heads(heads: int, vectors: int, item_size: int, rows: int, multiproces
         registers = min(MOST_REGISTERS, 8 * -(-each // 2) + (40 if item_size == 2 else 32))
         together = TOGETHER if warps == 1 else 1
         threads = 32 * warps * together
-        blocks = min(RESIDENT_BLOCKS, 32 * RESIDENT_WARPS // threads, REGISTERS // (threads * registers))
+        blocks = min(BLOCKS, 32 * WARPS // threads, REGISTERS // (threads * registers))
         split = TokenSplit(warps, together, max(1, blocks))
         if each > MOST_VECTORS:
             return idle + 9, split

@@ -6,6 +6,7 @@ import torch
 
 from fusebench import kernel
 
+from .._shared.cuda_stream import DEFAULT_TILE, StreamTile
 from .._shared.modulated_norm_cuda import Design, launch
 from .op import Arguments
 
@@ -19,7 +20,7 @@ def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor]:
     return run(call)
 
 
-def run(call: Arguments, design: Design = "persistent") -> tuple[torch.Tensor, torch.Tensor]:
+def run(call: Arguments, design: Design = "persistent", tile: StreamTile = DEFAULT_TILE) -> tuple[torch.Tensor, torch.Tensor]:
     """(y, v) by one launch."""
     plan = call.checked()
     call.require_gpu(interpreted=False)
@@ -27,6 +28,6 @@ def run(call: Arguments, design: Design = "persistent") -> tuple[torch.Tensor, t
     launch(
         plan, call.x,
         y=y, v=v, residual=call.residual, gate=call.gate, norm=call.norm, weight=call.weight, bias=call.bias, eps=call.eps,
-        scale=call.scale, shift=call.shift, design=design,
+        scale=call.scale, shift=call.shift, design=design, tile=tile,
     )  # fmt: skip
     return y, v

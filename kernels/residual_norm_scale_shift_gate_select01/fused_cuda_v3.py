@@ -6,7 +6,7 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.cuda_stream import declined
+from .._shared.cuda_stream import DEFAULT_TILE, STREAM_TILES, StreamTile, declined
 from .._shared.select01.cuda import fused
 from .op import Arguments, Params
 
@@ -14,11 +14,11 @@ from .op import Arguments, Params
 @kernel(
     "residual_norm_scale_shift_gate_select01", "fused_cuda", version=3, role="fused", language="cuda", replay=True,
     requires=("cuda.core",),
-    note="rows streamed, and what rows share put together into one factor and one term per element",
+    note="rows streamed, and what rows share put together into one factor and one term per element", choices=STREAM_TILES,
 )  # fmt: skip
-def fused_cuda(call: Arguments) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def fused_cuda(call: Arguments, choice: StreamTile = DEFAULT_TILE) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Returns (y, v, gate_out), each `[B, L, C]`."""
-    return fused(call, "combined")
+    return fused(call, "combined", choice)
 
 
 @fused_cuda.supports

@@ -13,8 +13,10 @@ from fusebench.registry import nvrtc
 
 from ..cuda_rows import DTYPE_CODES, NO_TENSOR, addressing_code, item_size_of, launch_macros, strides_aligned
 from ..cuda_stream import (
+    DEFAULT_TILE,
     LEAST_NEIGHBOURS,
     StreamSplit,
+    StreamTile,
     even_shares,
     registers_beside_vectors,
     ring_memory,
@@ -72,6 +74,7 @@ def launch(
     bias2: torch.Tensor | None = None,
     scale2: torch.Tensor | None = None,
     design: Design = "persistent",
+    tile: StreamTile = DEFAULT_TILE,
 ) -> None:
     """One launch over x `[B, S, D]` on a GPU; y and y2 are contiguous outputs; give both y2 and scale2 or neither."""
     if plan.rows == 0:
@@ -90,6 +93,7 @@ def launch(
         eps,
         device_index,
         design,
+        tile,
     )
     nvrtc.launch(
         specialisation.source,
@@ -127,6 +131,7 @@ def _specialise_call(
     eps: float,
     device_index: int,
     design: Design,
+    tile: StreamTile,
 ) -> _Specialisation:
     """The launch settings that all calls of one shape on one device share."""
     properties = torch.cuda.get_device_properties(device_index)
@@ -136,8 +141,8 @@ def _specialise_call(
     residual_aligned = residual_aligned and strides_aligned(plan.residual, dtypes.residual)
     shared_aligned = shared_aligned and strides_aligned(plan.gate, dtypes.gate) and strides_aligned(plan.scale2, dtypes.scale2)
     item_size = item_size_of(dtypes.x)
-    own_residual = own_items(plan, dtypes, "residual")
-    own = own_residual + own_items(plan, dtypes, "gate", "scale2")
+    own_residual = own_items((plan.residual, dtypes.residual))
+    own = own_residual + own_items((plan.gate, dtypes.gate), (plan.scale2, dtypes.scale2))
     rows_aligned = x_aligned and (residual_aligned or not own_residual) and (shared_aligned or own == own_residual)
     shared_aligned = shared_aligned and (residual_aligned or is_stream(plan, dtypes))
     broadcasts = tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3])
@@ -178,7 +183,7 @@ def _specialise_call(
         split = split_combined(
             plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, sections=(section, plan.tokens),
             other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),
-            live_words=4 * streams + 16 // item_size,
+            live_words=4 * streams + 16 // item_size, tile=tile,
         )  # fmt: skip
     return _Specialisation(
         build(aligned=rows_aligned, shared_aligned=shared_aligned, split=split), split.blocks, split.threads, split.shares, broadcasts,
@@ -207,8 +212,8 @@ def specialise(
         "WEIGHT2_DTYPE": dtypes.weight2, "BIAS2_DTYPE": dtypes.bias2, "ALIGNED": aligned, "SHARED_ALIGNED": shared_aligned,
         "SHIFTED": is_shifted(plan, layer=layer),
         **launch_macros(
-            plan.batch, plan.rows * plan.hidden * item_size, l2_bytes, read=1 + own_items(plan, dtypes) // item_size,
-            written=1 if plan.scale2 is None else 2,
+            plan.batch, plan.rows * plan.hidden * item_size, l2_bytes, written=1 if plan.scale2 is None else 2,
+            read=1 + own_items((plan.residual, dtypes.residual), (plan.gate, dtypes.gate), (plan.scale2, dtypes.scale2)) // item_size,
         ),
     }  # fmt: skip
     if isinstance(split, RowWarps):
@@ -238,10 +243,9 @@ def is_own(values: Broadcast) -> bool:
     return values.addressing == ROW and values.rows_per_group == 1 and values.group_stride != 0
 
 
-def own_items(plan: TanhPlan, dtypes: Dtypes, *names: str) -> int:
-    """Bytes of an element of all (or of these) values of which there is a row for every token."""
-    values = {name: getattr(plan, name) for name in names or ("residual", "gate", "scale2")}
-    return sum(item_size_of(getattr(dtypes, name)) for name, one in values.items() if one is not None and is_own(one))
+def own_items(*values: tuple[Broadcast | None, int]) -> int:
+    """Bytes of an element of all those values, each with its dtype's code, of which there is a row for every token."""
+    return sum(item_size_of(dtype) for one, dtype in values if one is not None and is_own(one))
 
 
 def is_shared(plan: TanhPlan, values: Broadcast) -> bool:

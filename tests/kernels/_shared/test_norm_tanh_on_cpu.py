@@ -26,7 +26,9 @@ CASES: dict[str, dict[str, Any]] = {
         "modulation": "frame", "residual": "frame", "residual_dtype": "float32", "scale2": "frame", "frames": 3,
     },
     "frames of four rows": {"batch": 2, "tokens": 24, "hidden": 72, "modulation": "frame", "frames": 6},
-    "more frames than tables": {"tokens": 96, "hidden": 6144, "dtype": "float32", "modulation": "frame", "scale2": "frame", "frames": 24},
+    "more frames than tables": {
+        "tokens": 210, "hidden": 3072, "dtype": "float32", "norm": "layer", "affine": True, "modulation": "frame", "scale2": "frame", "frames": 42,
+    },
     "samples": {"batch": 3, "tokens": 7, "hidden": 520, "affine": True, "affine2": True, "strided": True},
     "a row for each lane of a warp": {"tokens": 50, "hidden": 264, "dtype": "float16"},
     "one vector": {"tokens": 5, "hidden": 8, "norm": "layer", "modulation": "channel"},

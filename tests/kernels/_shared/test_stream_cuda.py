@@ -69,7 +69,7 @@ def norm_tanh(shared: Any, *, rows: int = 4096, combined: bool = False, own_gate
     plan = shared("norm_tanh.plan").TanhPlan(1, rows, 3840, residual=own, gate=at if own_gate is None else own, scale2=at)
     gate = BFLOAT16 if own_gate is None else own_gate
     dtypes = cuda.Dtypes(BFLOAT16, BFLOAT16, gate, BFLOAT16, ABSENT, BFLOAT16, ABSENT, BFLOAT16)
-    streams = 1 + cuda.own_items(plan, dtypes) // 2
+    streams = 1 + cuda.own_items((plan.residual, BFLOAT16), (plan.gate, gate)) // 2
     split = (
         stream.split_combined(3840, 2, streams, rows, MULTIPROCESSORS, memory=memory(shared), kept_words=16, live_words=8 + 4 * streams)
         if combined

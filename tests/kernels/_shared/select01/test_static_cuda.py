@@ -33,7 +33,7 @@ def source(
     dtypes = cuda.Dtypes(dtype, rows, rows if affine else ABSENT, rows if affine else ABSENT)
     chosen = cuda_rows.RowSplit(*split) if split else cuda.split_of(plan, dtypes, MULTIPROCESSORS)
     if alone:
-        chosen = cuda.alone_split(hidden, 4 if dtype == FLOAT32 else 2, residual=residual)
+        chosen = cuda.alone_split(hidden, 4 if dtype == FLOAT32 else 2, tokens, MULTIPROCESSORS, residual=residual)
     return cuda.specialise(plan, dtypes, index_bytes, residual, aligned, aligned, chosen, l2_bytes=L2_BYTES)
 
 
