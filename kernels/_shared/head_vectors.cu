@@ -94,8 +94,12 @@ head_vectors(char* q, char* k, const char* __restrict__ q_weight, const char* __
             load_angles(angles.cosines + at, cosines);
             load_angles(angles.sines + at, sines);
 #pragma unroll
-            for (int i = 0; i < RUN; ++i) c[e + i] = cosines[i], s[e + i] = INTERLEAVED || !lower(e) ? sines[i] : -sines[i];
+            for (int i = 0; i < RUN; ++i) c[e + i] = cosines[i], s[e + i] = sines[i];
         }
+    if constexpr (!INTERLEAVED) {
+#pragma unroll
+        for (int e = 0; e < ANGLES; ++e) s[e] = lower(e) ? -s[e] : s[e];
+    }
     Vector weight_of_q = Vector{{0, 0, 0, 0}}, weight_of_k = Vector{{0, 0, 0, 0}};
     if constexpr (NORM && AFFINE) {
         weight_of_q = load_weight(q_weight + lane * 16);

@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import msgspec
 
@@ -19,8 +20,6 @@ from .launches.driver_launch import Geometry, described_status, driver, packed_c
 from .launches.machine_code import current_listener
 from .launches.replay import current_recorder
 
-USUAL_SHARED_BYTES = 48 * 1024
-"""Shared memory that every block may have."""
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
 """`CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES` of cuda.h."""
 
@@ -61,10 +60,13 @@ def _options(source: KernelSource, arch: str, log: TextIO | None = None) -> Any:
     )
 
 
-class _Loaded(NamedTuple):
+@dataclass
+class _Loaded:
     kernel: Any
     cubin: Any
     """cuda-core's ObjectCode."""
+    allowed_bytes: int = 0
+    """Dynamic shared memory that its blocks were given leave for."""
 
 
 @functools.cache
@@ -88,21 +90,22 @@ def _stream(handle: int) -> Any:
     return _core().Stream.from_handle(handle)
 
 
-@functools.cache
-def _allow_shared(source: KernelSource, device_index: int, shared_bytes: int) -> None:
-    """Let the loaded kernel's blocks ask for so much dynamic shared memory; a repeated launch needs it too.
+def _allow_shared(loaded: _Loaded, entry: str, device_index: int, shared_bytes: int) -> None:
+    """Let the kernel's blocks ask for so much dynamic shared memory; a repeated launch needs it too.
+
+    Whether they need leave depends on what the kernel has of its own: both together may take 48 KB without.
 
     Raises:
         RuntimeError: the driver refuses, such as on a GPU with less.
     """
-    handle = ctypes.c_void_p(int(_loaded(source, device_index).kernel.handle))
-    device = ctypes.c_int(device_index)
+    handle, device = ctypes.c_void_p(int(loaded.kernel.handle)), ctypes.c_int(device_index)
     status = driver().cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, ctypes.c_int(shared_bytes), handle, device)
     if status:
         raise RuntimeError(
-            f"{source.entry}: the driver does not give a block {shared_bytes} bytes of shared memory on device {device_index}: "
+            f"{entry}: the driver does not give a block {shared_bytes} bytes of shared memory on device {device_index}: "
             f"{described_status(status)}"
         )
+    loaded.allowed_bytes = shared_bytes
 
 
 def launch(source: KernelSource, *, grid: int, block: int, device_index: int, arguments: Sequence[Any], shared_bytes: int = 0) -> None:
@@ -111,15 +114,16 @@ def launch(source: KernelSource, *, grid: int, block: int, device_index: int, ar
     Args:
         grid: blocks.
         block: threads per block.
-        shared_bytes: dynamic shared memory per block; above 48 KB the kernel is given leave for it first.
+        shared_bytes: dynamic shared memory per block, for which the kernel is given leave first.
         arguments: tensors (their addresses), None (a null pointer), ints (64-bit), ctypes or numpy scalars.
     """
     import torch
 
     core = _core()
-    kernel, cubin = _loaded(source, device_index)
-    if shared_bytes > USUAL_SHARED_BYTES:
-        _allow_shared(source, device_index, shared_bytes)
+    loaded = _loaded(source, device_index)
+    kernel = loaded.kernel
+    if shared_bytes > loaded.allowed_bytes:
+        _allow_shared(loaded, source.entry, device_index, shared_bytes)
     config = core.LaunchConfig(grid=grid, block=block, shmem_size=shared_bytes)
 
     def run(*values: Any, stream: int) -> None:
@@ -132,7 +136,7 @@ def launch(source: KernelSource, *, grid: int, block: int, device_index: int, ar
         recorder.note(run, values, functools.partial(packed_cuda, kernel, source.entry, Geometry((grid, 1, 1), block, shared_bytes)))
     listener = current_listener()
     if listener is not None:
-        listener.note(source.entry, bytes(cubin.code), (grid, block), arguments)
+        listener.note(source.entry, bytes(loaded.cubin.code), (grid, block), arguments)
 
 
 def _value(argument: Any) -> Any:
