@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from fusebench.config import find_project
 from fusebench.registry import Collection, load_collection
 from fusebench.registry.dispatching.tables import default_order, encode_table, find_table, read_table
 from fusebench.runner.tune import ratios_of, tune
 from fusebench.schema import Role
+from fusebench.schema.dispatch import DispatchTable, TableEntry
+from fusebench.schema.kernels import CHOICE_MARK
 from fusebench.store.run_folder import read_run
 from fusebench.suites import list_suites, load_suite, select_cases
 from fusebench.verdict.baseline.kept_cases import measured_parts
@@ -22,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 TABLES = sorted((ROOT / "kernels").glob("*/dispatch/*.json"))
 H100 = "nvidia_h100_80gb_hbm3"
 RECORDS = {
-    "nvidia_h200": ("results/baselines/nvidia_h200", "results/random/nvidia_h200"),
+    "nvidia_h200": ("results/baselines/nvidia_h200", "results/random/nvidia_h200", "results/choices/nvidia_h200"),
     H100: (f"results/baselines/{H100}",),
 }
 """By GPU model, the stored runs that make its tables."""
@@ -37,6 +40,13 @@ def collection() -> Collection:
     return load_collection([ROOT / "kernels"], operators=False, entry_points=False)
 
 
+def without_choices(table: DispatchTable) -> DispatchTable:
+    def declared(entry: TableEntry) -> TableEntry:
+        return replace(entry, times=tuple(time for time in entry.times if CHOICE_MARK not in time.kernel))
+
+    return replace(table, groups=tuple(replace(group, entries=tuple(map(declared, group.entries))) for group in table.groups))
+
+
 def test_every_op_has_a_table_for_each_gpu_and_they_are_small(collection: Collection) -> None:
     for gpu in RECORDS:
         assert {file.parents[1].name for file in tables_of(gpu)} == {*collection.ops}
@@ -48,7 +58,7 @@ def test_every_op_has_a_table_for_each_gpu_and_they_are_small(collection: Collec
 def test_a_table_can_be_used_here_and_holds_the_keys_of_its_op(collection: Collection, file: Path) -> None:
     op = collection.op(file.parents[1].name)
     gpu, _, triton = file.stem.partition(".triton-")
-    found = find_table(op.name, collection.roots, gpu, f"{triton}.0", [str(one.id) for one in collection.kernels_of(op.name)])
+    found = find_table(op.name, collection.roots, gpu, f"{triton}.0", [str(one.id) for one in collection.kernels_of(op.name, choices=True)])
     assert found.table is not None, found.why
     case = next(case for suite in _suites(collection) for case in suite if case.op == op.name)
     key = op.dispatch_key(op.parse_params(case.params))
@@ -64,15 +74,16 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
 
     The floors are the shares that the stored times give, so a baseline's new run can move them: each version that wins a few cases,
     as those for few rows and tokens do, and blocks for every row or for a few, leaves fewer cases that could choose it for another. Half
-    of the random shapes were timed with older code than the others.
+    of the random shapes were timed with older code than the others. Choices of tiles, which are taken only where they were measured,
+    do not count.
     """
     random, suites = [], []
     for file in tables_of("nvidia_h200"):
-        table = read_table(file)
+        table = without_choices(read_table(file))
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
     assert (len(random), len(suites)) == (398, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.72, 0.82)), (suites, (0.75, 0.86))):
+    for found, least in ((random, (0.70, 0.83)), (suites, (0.78, 0.87))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
@@ -82,7 +93,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
     """The floors are the shares that the stored times give: each case chosen by the H100's others, and by the H200's tables.
 
     These hold times of newer code than the H100's: kernels that are the fastest now, and were not when an H100 timed them. So their share
-    fell from 0.90 to 0.78, 0.71 and 0.62, and says little more than that an H100 should be measured again.
+    fell from 0.90 to 0.78, 0.71, 0.62 and 0.63, and says little more than that an H100 should be measured again.
     """
     own, kin, default = [], [], []
     for file in tables_of(H100):
@@ -93,7 +104,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 147
-    for found, least in ((own, (0.79, 0.89)), (kin, (0.62, 0.84))):
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.63, 0.83))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]

@@ -27,7 +27,8 @@ CASES: dict[str, dict[str, Any]] = {
     },
     "frames of four rows": {"batch": 2, "tokens": 24, "hidden": 72, "modulation": "frame", "frames": 6},
     "more frames than tables": {
-        "tokens": 210, "hidden": 3072, "dtype": "float32", "norm": "layer", "affine": True, "modulation": "frame", "scale2": "frame", "frames": 42,
+        "tokens": 210, "hidden": 3072, "dtype": "float32", "norm": "layer", "affine": True,
+        "modulation": "frame", "scale2": "frame", "frames": 42,
     },
     "samples": {"batch": 3, "tokens": 7, "hidden": 520, "affine": True, "affine2": True, "strided": True},
     "a row for each lane of a warp": {"tokens": 50, "hidden": 264, "dtype": "float16"},
