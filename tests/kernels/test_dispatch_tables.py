@@ -83,7 +83,7 @@ def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_la
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
     assert (len(random), len(suites)) == (398, 147), "no case is so far from every other that the default order is taken"
-    for found, least in ((random, (0.70, 0.83)), (suites, (0.78, 0.87))):
+    for found, least in ((random, (0.71, 0.83)), (suites, (0.78, 0.89))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
@@ -104,7 +104,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 147
-    for found, least in ((own, (0.79, 0.89)), (kin, (0.63, 0.83))):
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.63, 0.82))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]

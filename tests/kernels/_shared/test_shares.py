@@ -72,6 +72,43 @@ def test_blocks_are_in_step_where_each_has_rows_of_one_section_alone(shared: Any
     assert split(75600, 75600, 75600).shares.least <= module.MOST_CHUNK
 
 
+def combined(module: Any, hidden: int, *, kept_words: int, item_size: int = 2, tile: Any = None, rows: int = 3072) -> Any:
+    memory = module.RingMemory(227 * 1024, 228 * 1024)
+    return module.split_combined(
+        hidden,
+        item_size,
+        1,
+        rows,
+        132,
+        kept_words=kept_words,
+        live_words=4 + 16 // item_size,
+        memory=memory,
+        tile=tile or module.DEFAULT_TILE,
+    )
+
+
+def test_a_second_block_is_worth_a_few_registers_that_lack(shared: Any) -> None:
+    """7 warps, twice, of 4 vectors to a lane where 140 registers are wanted and 128 are there; 12 registers more are too many."""
+    module = shared("cuda_stream")
+    split = combined(module, 6272, kept_words=16)
+    assert (split.warps, split.min_blocks) == (7, 2)
+    needed = module.OTHER_REGISTERS + module.WIDE_LANES * (16 + 12)
+    assert 0 < needed - module._registers(split.warps * split.min_blocks) <= module.LACKING
+    assert combined(module, 6272, kept_words=20).min_blocks == 1
+
+
+@pytest.mark.parametrize(("hidden", "kept_words"), [(1024, 16), (3072, 16), (3584, 8), (6272, 16), (7224, 20)])
+def test_choices_bound_slots_and_warps(shared: Any, hidden: int, kept_words: int) -> None:
+    module = shared("cuda_stream")
+    default = combined(module, hidden, kept_words=kept_words)
+    three, fewer = (
+        combined(module, hidden, kept_words=kept_words, tile=module.STREAM_TILES[name]) for name in ("three_slots", "fewer_warps")
+    )
+    assert (three.warps, three.min_blocks, three.stages) == (default.warps, default.min_blocks, 3)
+    assert three.shared_bytes < default.shared_bytes
+    assert fewer.warps * fewer.min_blocks <= 16 or fewer.min_blocks <= 2
+
+
 @pytest.mark.parametrize("rows", [1, 5, 132, 396, 397, 2111, 2112, 4096])
 def test_a_launch_is_compiled_without_a_loop_where_every_block_has_one_row(shared: Any, rows: int) -> None:
     module = shared("cuda_stream")

@@ -14,6 +14,7 @@ from fusebench.evidence.targets import target
 
 MULTIPROCESSORS = 132
 BLOCK_BYTES = 227 * 1024
+MOST_VECTORS = {1: 4, 3: 3}
 SYSTEM_BYTES = 1024
 """Of every block on sm_90, beside those that it may ask for; the compiler's count of static bytes holds them."""
 
@@ -105,6 +106,21 @@ def test_every_width_has_a_split_that_the_source_accepts(shared: Any, rows: int,
             assert split.teams <= share, hidden
             assert split.warps == 1 or split.teams <= tables.MOST_TEAMS, hidden
             assert split.teams * ring + held <= split.shared_bytes <= BLOCK_BYTES - tables.STATIC_BYTES, hidden
+
+
+@pytest.mark.parametrize(
+    ("hidden", "streams", "rows", "expected"),
+    [
+        pytest.param(6144, 1, 3732, (6, 4, 2), id="four teams of six warps, not one of 24"),
+        pytest.param(4288, 3, 1152, (6, 3, 2), id="two rows to a ring, not a fourth team whose rings have one"),
+    ],
+)
+def test_teams_have_few_warps_and_two_rows_each(shared: Any, hidden: int, streams: int, rows: int, expected: Any) -> None:
+    """Both take 11 % less time so on an H200."""
+    split = shared("cuda_tables").split_tables(
+        hidden, 2, streams, rows, MULTIPROCESSORS, BLOCK_BYTES, section_rows=rows // 4, kinds=2, most_vectors=MOST_VECTORS[streams]
+    )
+    assert (split.warps, split.teams, split.stages) == expected
 
 
 def test_a_section_is_what_all_modulations_share(shared: Any) -> None:
