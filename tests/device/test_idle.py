@@ -11,7 +11,9 @@ from fusebench.runner.run.precision import LOOKS
 from fusebench.schema import ExitCode
 
 GIB = 2**30
-INTRUDER = GpuProcess(pid=4242, name="python train.py", used_bytes=4 * GIB, kind="compute")
+NOBODY = 2**22 + 4242
+"""No process has it on Linux, where they end at 2^22: the tests run in one that may have any other."""
+INTRUDER = GpuProcess(pid=NOBODY, name="python train.py", used_bytes=4 * GIB, kind="compute")
 
 
 def no_sleep(_: float) -> None:
@@ -40,8 +42,8 @@ def test_a_foreign_process_is_named_with_pid_and_memory(fake_gpu) -> None:
     monitor = fake_gpu(processes=(INTRUDER,), memory_used_bytes=4 * GIB)
     (found,) = findings(monitor)
     assert found.kind == "process"
-    assert "python train.py (pid 4242, compute, 4.0 GiB)" in found.what
-    assert kinds(monitor, own_pids={4242}) == []
+    assert f"python train.py (pid {NOBODY}, compute, 4.0 GiB)" in found.what
+    assert kinds(monitor, own_pids={NOBODY}) == []
 
 
 def test_a_process_seen_in_one_reading_only_is_found(fake_gpu, gpu_reading) -> None:
@@ -126,7 +128,7 @@ def test_refusal_is_exit_3_with_who_and_what_to_do(fake_gpu) -> None:
     with pytest.raises(DeviceUnfitError) as caught:
         require_idle(resolve_device("cuda", monitor, environ={}), monitor=monitor, sleep=no_sleep)
     assert caught.value.exit_code is ExitCode.DEVICE_UNFIT
-    for part in ("NVIDIA H200", "pid 4242", "kill 4242", "--wait SECONDS", "--device"):
+    for part in ("NVIDIA H200", f"pid {NOBODY}", f"kill {NOBODY}", "--wait SECONDS", "--device"):
         assert part in str(caught.value)
 
 
@@ -149,7 +151,7 @@ def test_waiting_ends_when_the_intruder_leaves(fake_gpu, gpu_reading) -> None:
     device = resolve_device("cuda", monitor, environ={})
     assert require_idle(device, wait_s=60, on_wait=told.append, monitor=monitor, sleep=time.sleep, clock=time.clock) == []
     assert len(told) == 1
-    assert "pid 4242" in told[0]
+    assert f"pid {NOBODY}" in told[0]
 
 
 def test_waiting_is_bounded(fake_gpu) -> None:
