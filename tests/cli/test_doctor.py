@@ -82,7 +82,7 @@ def test_an_idle_gpu_is_fit(with_gpu) -> None:
 
 
 PLANTED = {
-    "process": ({"processes": (GpuProcess(pid=42, name="train", used_bytes=2**30, kind="compute"),)}, "idle", "train (pid 42"),
+    "process": ({"processes": (GpuProcess(pid=4_200_042, name="train", used_bytes=2**30, kind="compute"),)}, "idle", "train (pid 42"),
     "memory": ({"memory_used_bytes": 2**30}, "idle", "1.0 GiB"),
     "utilisation": ({"utilisation_percent": 80}, "idle", "80 % busy"),
     "compute mode": ({"compute_mode": "prohibited"}, "idle", "prohibited"),

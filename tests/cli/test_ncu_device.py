@@ -54,7 +54,7 @@ def test_a_busy_or_locked_device_is_exit_code_3(fusebench: Fusebench, with_gpu: 
     with device_lock(resolve_device("cuda")):
         outcome = fusebench(*SELECTION)
     assert (outcome.exit_code, "in use by another fusebench run" in outcome.stderr) == (ExitCode.DEVICE_UNFIT, True)
-    with_gpu(processes=(GpuProcess(pid=42, name="train", used_bytes=2**30, kind="compute"),))
+    with_gpu(processes=(GpuProcess(pid=4_200_042, name="train", used_bytes=2**30, kind="compute"),))
     outcome = fusebench(*SELECTION)
     assert (outcome.exit_code, "train (pid 42" in outcome.stderr) == (ExitCode.DEVICE_UNFIT, True)
     assert all(call["arguments"] == ["--version"] for call in fake_ncu.calls), "nothing was captured"
@@ -64,7 +64,7 @@ def test_a_busy_or_locked_device_is_exit_code_3(fusebench: Fusebench, with_gpu: 
 def test_a_mistake_on_the_command_line_is_told_before_what_the_machine_lacks(
     fusebench: Fusebench, with_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_gpu(processes=(GpuProcess(pid=42, name="train", used_bytes=2**30, kind="compute"),))
+    with_gpu(processes=(GpuProcess(pid=4_200_042, name="train", used_bytes=2**30, kind="compute"),))
     monkeypatch.setenv("FUSEBENCH_NCU", "/nowhere/ncu")
     outcome = fusebench("ncu", "--suite", "scael")
     assert (outcome.exit_code, "did you mean 'scale'?" in outcome.stderr) == (ExitCode.USAGE, True)

@@ -25,7 +25,7 @@ from fusebench.schema import CacheState, Case
 TOY_KERNELS = Path(__file__).parents[1] / "toy_project" / "kernels"
 FAST, SPLIT = "scale/fast@2", "scale/split@1"
 MANY_REGISTERS, FEW_REGISTERS = {"rows": [0]}, {"rows": [1]}  # two versions of one kernel on an H200: 96 and 72
-STRANGER = GpuProcess(pid=42, name="train", used_bytes=2**30, kind="compute")
+STRANGER = GpuProcess(pid=4_200_042, name="train", used_bytes=2**30, kind="compute")
 
 
 def suspect(size: int = 8, kernel: str = FAST, **changes: Any) -> EvidenceTarget:
