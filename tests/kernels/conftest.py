@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -168,6 +169,14 @@ class Bench:
 def bench_of(collection: Collection, device: torch.device) -> Callable[[str], Bench]:
     """`bench_of(op)`: that op's kernels on the device where Triton runs."""
     return lambda name: Bench(collection, collection.op(name), device)
+
+
+@pytest.fixture
+def memory_is_let_go() -> Iterator[None]:
+    """For gigabytes that a test reserves: Triton's interpreter holds them in a cycle, and a process that has more than the machine cannot
+    fork, though none is written."""
+    yield
+    gc.collect()
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ def far_apart(rows: torch.Tensor) -> torch.Tensor:
     return apart.as_strided(rows.shape, (math.prod(rows.shape[1:]), 2**30, 1), 2**31).copy_(rows)
 
 
+@pytest.mark.usefixtures("memory_is_let_go")
 @pytest.mark.parametrize("op", KERNELS)
 def test_rows_that_lie_far_apart_give_what_dense_ones_give(bench_of: Callable[[str], Any], op: str) -> None:
     bench = bench_of(op)

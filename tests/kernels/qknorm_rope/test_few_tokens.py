@@ -11,6 +11,7 @@ import torch
 OPS = ("qknorm_rope", "rotary_embedding")
 
 
+@pytest.mark.usefixtures("memory_is_let_go")
 @pytest.mark.parametrize("op", OPS)
 def test_tokens_that_lie_far_apart_give_what_dense_ones_give(bench_of: Callable[[str], Any], op: str) -> None:
     """The third token's offset is 2^31, which 32 bits would wrap to memory before the first."""
