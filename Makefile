@@ -15,7 +15,7 @@ SUITE ?= $(if $(shell nvidia-smi -L 2>/dev/null),qknorm_rope,smoke)
 # Extra options for pytest, for example PYTEST='-m gpu' or PYTEST='tests/store -x'.
 # Tests of a module share what it prepares: each process gets a stretch of all tests, and takes from another's when it is done early.
 # One process more than there are cores: many tests wait for processes that they start.
-PYTEST ?= -n $(shell echo $$(($$(getconf _NPROCESSORS_ONLN) + 1))) --dist worksteal
+PYTEST ?= -n $(shell echo $$(($$(nproc 2>/dev/null || getconf _NPROCESSORS_ONLN) + 1))) --dist worksteal
 
 # Tests start hundreds of processes: without stored bytecode each would compile fusebench, and pytest rewrite its plugins, anew.
 unexport PYTHONDONTWRITEBYTECODE
