@@ -13,11 +13,12 @@ import typer
 from typer.testing import CliRunner
 
 from fusebench.cli.doctor_command import doctor
-from fusebench.device import GpuProcess, device_lock, doctor_software, idle_findings, resolve_device
+from fusebench.device import device_lock, doctor_software, idle_findings, resolve_device
 from fusebench.device import nvml as nvml_backend
 from fusebench.device.doctor_software import bytecode_finding
 from fusebench.device.readings import GpuUnavailableError
 from fusebench.device.toolchain import Requirement, TorchBuild
+from helpers.strangers import NOBODY, STRANGER
 
 APP = typer.Typer()
 APP.command()(doctor)
@@ -82,7 +83,7 @@ def test_an_idle_gpu_is_fit(with_gpu) -> None:
 
 
 PLANTED = {
-    "process": ({"processes": (GpuProcess(pid=4_200_042, name="train", used_bytes=2**30, kind="compute"),)}, "idle", "train (pid 42"),
+    "process": ({"processes": (STRANGER,)}, "idle", f"train (pid {NOBODY}"),
     "memory": ({"memory_used_bytes": 2**30}, "idle", "1.0 GiB"),
     "utilisation": ({"utilisation_percent": 80}, "idle", "80 % busy"),
     "compute mode": ({"compute_mode": "prohibited"}, "idle", "prohibited"),

@@ -15,11 +15,12 @@ from fusebench.cli.shared.progress import PlainReporter
 from fusebench.device import device_lock, resolve_device
 from fusebench.device import nvml as nvml_backend
 from fusebench.device.nsight import probe_nsight
-from fusebench.device.readings import GpuProcess, GpuUnavailableError
+from fusebench.device.readings import GpuUnavailableError
 from fusebench.runner.count import device as ncu_device
 from fusebench.schema import ExitCode
 from helpers import ncu_bench
 from helpers.ncu_bench import SELECTION
+from helpers.strangers import NOBODY, STRANGER
 
 Fusebench = Callable[..., Outcome]
 
@@ -54,9 +55,9 @@ def test_a_busy_or_locked_device_is_exit_code_3(fusebench: Fusebench, with_gpu: 
     with device_lock(resolve_device("cuda")):
         outcome = fusebench(*SELECTION)
     assert (outcome.exit_code, "in use by another fusebench run" in outcome.stderr) == (ExitCode.DEVICE_UNFIT, True)
-    with_gpu(processes=(GpuProcess(pid=4_200_042, name="train", used_bytes=2**30, kind="compute"),))
+    with_gpu(processes=(STRANGER,))
     outcome = fusebench(*SELECTION)
-    assert (outcome.exit_code, "train (pid 42" in outcome.stderr) == (ExitCode.DEVICE_UNFIT, True)
+    assert (outcome.exit_code, f"train (pid {NOBODY}" in outcome.stderr) == (ExitCode.DEVICE_UNFIT, True)
     assert all(call["arguments"] == ["--version"] for call in fake_ncu.calls), "nothing was captured"
 
 
@@ -64,7 +65,7 @@ def test_a_busy_or_locked_device_is_exit_code_3(fusebench: Fusebench, with_gpu: 
 def test_a_mistake_on_the_command_line_is_told_before_what_the_machine_lacks(
     fusebench: Fusebench, with_gpu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_gpu(processes=(GpuProcess(pid=4_200_042, name="train", used_bytes=2**30, kind="compute"),))
+    with_gpu(processes=(STRANGER,))
     monkeypatch.setenv("FUSEBENCH_NCU", "/nowhere/ncu")
     outcome = fusebench("ncu", "--suite", "scael")
     assert (outcome.exit_code, "did you mean 'scale'?" in outcome.stderr) == (ExitCode.USAGE, True)

@@ -15,17 +15,16 @@ from fusebench.counters.metric_sets import FULL
 from fusebench.device import Device, device_lock, idle_findings, require_idle, resolve_device
 from fusebench.device import nvml as nvml_backend
 from fusebench.device.lock import lock_path, read_holder
-from fusebench.device.readings import GpuProcess
 from fusebench.errors import UsageError
 from fusebench.evidence.attached import EvidenceTarget, attachments_of
 from fusebench.registry import Collection, load_collection
 from fusebench.report.evidence.counters_table import changed_rows, readings
 from fusebench.schema import CacheState, Case
+from helpers.strangers import NOBODY, STRANGER
 
 TOY_KERNELS = Path(__file__).parents[1] / "toy_project" / "kernels"
 FAST, SPLIT = "scale/fast@2", "scale/split@1"
 MANY_REGISTERS, FEW_REGISTERS = {"rows": [0]}, {"rows": [1]}  # two versions of one kernel on an H200: 96 and 72
-STRANGER = GpuProcess(pid=4_200_042, name="train", used_bytes=2**30, kind="compute")
 
 
 def suspect(size: int = 8, kernel: str = FAST, **changes: Any) -> EvidenceTarget:
@@ -156,7 +155,7 @@ def busy(gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch, **_: Any) ->
     [
         (no_ncu, "FUSEBENCH_NCU='/nowhere/ncu' is no program that can be run; name the file `ncu` itself"),
         (forbidden, "Nsight Compute may not read performance counters (ERR_NVGPUCTRPERM); "),
-        (busy, "train (pid 42"),
+        (busy, f"train (pid {NOBODY}"),
     ],
 )
 def test_what_keeps_counters_from_being_read_is_one_note_with_the_remedy(

@@ -9,10 +9,9 @@ from fusebench.device.cpu_load import busiest_processes, load_warnings
 from fusebench.errors import DeviceUnfitError
 from fusebench.runner.run.precision import LOOKS
 from fusebench.schema import ExitCode
+from helpers.strangers import NOBODY
 
 GIB = 2**30
-NOBODY = 2**22 + 4242
-"""No process has it on Linux, where they end at 2^22: the tests run in one that may have any other."""
 INTRUDER = GpuProcess(pid=NOBODY, name="python train.py", used_bytes=4 * GIB, kind="compute")
 
 

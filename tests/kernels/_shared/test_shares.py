@@ -56,12 +56,21 @@ def test_the_first_sections_that_fit_are_the_parts(shared: Any) -> None:
     assert even_shares(1300, 132, (70,)) == (9, 112, 1, 1, 1300)
 
 
+def memory(module: Any) -> Any:
+    """Of an H200."""
+    return module.RingMemory(227 * 1024, 228 * 1024)
+
+
+def combined(module: Any, hidden: int = 3072, *, rows: int = 3072, kept_words: int = 16, **more: Any) -> Any:
+    """The split of a norm of 16 bits on an H200."""
+    return module.split_combined(hidden, 2, 1, rows, 132, kept_words=kept_words, live_words=12, memory=memory(module), **more)
+
+
 def test_blocks_are_in_step_where_each_has_rows_of_one_section_alone(shared: Any) -> None:
     module = shared("cuda_stream")
 
     def split(rows: int, *sections: int, **more: Any) -> Any:
-        memory = module.RingMemory(227 * 1024, 228 * 1024)
-        return module.split_combined(3072, 2, 1, rows, 132, kept_words=16, live_words=12, memory=memory, sections=sections, **more)
+        return combined(module, rows=rows, sections=sections, **more)
 
     of_one, of_samples, of_frames = split(4096, 4096, 4096), split(4096, 1024, 1024), split(27280, 880, 27280)
     assert of_one.shares.step == of_one.blocks
@@ -70,21 +79,6 @@ def test_blocks_are_in_step_where_each_has_rows_of_one_section_alone(shared: Any
     # Rows that are ordered by what they select, and long queues, which the hardware balances, are neighbours.
     assert split(4096, 4096, selects=True).shares.step == 1
     assert split(75600, 75600, 75600).shares.least <= module.MOST_CHUNK
-
-
-def combined(module: Any, hidden: int, *, kept_words: int, item_size: int = 2, tile: Any = None, rows: int = 3072) -> Any:
-    memory = module.RingMemory(227 * 1024, 228 * 1024)
-    return module.split_combined(
-        hidden,
-        item_size,
-        1,
-        rows,
-        132,
-        kept_words=kept_words,
-        live_words=4 + 16 // item_size,
-        memory=memory,
-        tile=tile or module.DEFAULT_TILE,
-    )
 
 
 def test_a_second_block_is_worth_a_few_registers_that_lack(shared: Any) -> None:
@@ -106,16 +100,15 @@ def test_choices_bound_slots_and_warps(shared: Any, hidden: int, kept_words: int
     )
     assert (three.warps, three.min_blocks, three.stages) == (default.warps, default.min_blocks, 3)
     assert three.shared_bytes < default.shared_bytes
-    assert fewer.warps * fewer.min_blocks <= 16 or fewer.min_blocks <= 2
+    assert fewer.warps * fewer.min_blocks <= 16 or fewer.min_blocks == 1
 
 
 @pytest.mark.parametrize("rows", [1, 5, 132, 396, 397, 2111, 2112, 4096])
 def test_a_launch_is_compiled_without_a_loop_where_every_block_has_one_row(shared: Any, rows: int) -> None:
     module = shared("cuda_stream")
-    memory = module.RingMemory(227 * 1024, 228 * 1024)
-    splits = [module.split_stream(3072, 2, streams, rows, 132, shared_words=8, memory=memory) for streams in (1, 2)]
+    splits = [module.split_stream(3072, 2, streams, rows, 132, shared_words=8, memory=memory(module)) for streams in (1, 2)]
     splits += [
-        module.split_combined(3072, 2, 1, rows, 132, kept_words=16, live_words=12, memory=memory, sections=sections, selects=selects)
+        combined(module, rows=rows, sections=sections, selects=selects)
         for sections in ((), (rows,), (1, rows))
         for selects in (False, True)
     ]
