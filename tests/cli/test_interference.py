@@ -35,17 +35,33 @@ def project(toy_project: Path, monkeypatch: pytest.MonkeyPatch, workers: FakeWor
     return toy_project
 
 
-def disturbing(folder: Path, factor: float) -> Callable[[TimeTask], Measured]:
-    """Answers of workers whose times are longer by `factor` while another board measures."""
+def disturbing(folder: Path, factor: float, monkeypatch: pytest.MonkeyPatch) -> Callable[[TimeTask], Measured]:
+    """Answers of workers whose times are longer by `factor` while another board measures.
+
+    Boards that are to measure at once wait for one another, however late a busy machine starts one of them: those that did not measure at
+    once would wait in vain.
+    """
     folder.mkdir()
+    visit = interference._Visits._visit
+    visits = 0
+
+    def visited(self: Any, group: Any, unit: Any) -> Any:
+        nonlocal visits
+        visits += 1
+        (folder / f"{visits}").mkdir()
+        (folder / "now").write_text(f"{visits} {len(group)}")
+        return visit(self, group, unit)
+
+    monkeypatch.setattr(interference._Visits, "_visit", visited)
 
     def timed(task: TimeTask) -> Measured:
-        mark = folder / str(os.getpid())
-        mark.touch()
-        time.sleep(0.1)
-        busy = len(list(folder.iterdir()))
-        time.sleep(0.1)
-        mark.unlink()
+        name, boards = (folder / "now").read_text().split()
+        (folder / name / str(os.getpid())).touch()
+        waited_until = time.monotonic() + 60
+        while (busy := len(list((folder / name).iterdir()))) < int(boards):
+            assert time.monotonic() < waited_until, f"{busy} of {boards} boards measured at once"
+            time.sleep(0.01)
+        assert busy == int(boards)
         reply = measured(task, 2.0)
         if busy == 1:
             return reply
@@ -58,7 +74,7 @@ def disturbing(folder: Path, factor: float) -> Callable[[TimeTask], Measured]:
 def test_a_bias_by_busy_boards_is_found_stored_and_acted_on(
     fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    workers.timed = disturbing(tmp_path / "marks", 1.2)
+    workers.timed = disturbing(tmp_path / "marks", 1.2, monkeypatch)
     outcome = fusebench(*COMMAND, "--json")
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     (size,) = json.loads(outcome.stdout)["sizes"]
@@ -89,8 +105,10 @@ def test_a_bias_by_busy_boards_is_found_stored_and_acted_on(
     assert not (tmp_path / "most2").exists(), most
 
 
-def test_harmless_interference_lets_all_measure(fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path) -> None:
-    workers.timed = disturbing(tmp_path / "marks", 1.0)
+def test_harmless_interference_lets_all_measure(
+    fusebench: Fusebench, project: Path, workers: FakeWorkers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers.timed = disturbing(tmp_path / "marks", 1.0, monkeypatch)
     outcome = fusebench(*COMMAND)
     assert outcome.exit_code == ExitCode.PASS, outcome.output
     assert "2 busy at once: times +0.00 %" in outcome.stdout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from fusebench.judge import comparing
+from fusebench.judge.candidate import calling
 from fusebench.judge.crosscheck import late_work
 from fusebench.judge.failures import CandidateError
 from fusebench.judge.judging import capped
@@ -311,12 +311,20 @@ def test_bits_are_compared_in_every_call() -> None:
         judge.compare(5)
 
 
-def test_a_thread_that_goes_on_computing_is_noticed() -> None:
+def test_a_thread_that_goes_on_computing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     stop = threading.Event()
+    computed_ns = 0
 
     def burn() -> None:
+        nonlocal computed_ns
         while not stop.is_set():
-            pass
+            computed_ns = time.thread_time_ns()
+
+    def until_it_computed(_seconds: float) -> None:
+        """What is watched lasts until the thread has had a core, however busy the machine is."""
+        enough = computed_ns + 5_000_000
+        while threads and not stop.is_set() and computed_ns < enough:
+            time.sleep(0.001)
 
     threads: list[threading.Thread] = []
 
@@ -326,17 +334,16 @@ def test_a_thread_that_goes_on_computing_is_noticed() -> None:
             threads[0].start()
         x.mul_(factor)
 
+    monkeypatch.setattr(calling, "_sleep", until_it_computed)
     judge, _ = judge_of(kernel)
-    honest, _ = judge_of(in_place)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(interval / 10)  # the thread gives way to the judge sooner, and computes as long in between
     try:
-        judge.compare(30)
+        judge.compare(60)
     finally:
-        sys.setswitchinterval(interval)
         stop.set()
         threads[0].join()
-    honest.compare(30)
+    monkeypatch.undo()
+    honest, _ = judge_of(in_place)
+    honest.compare(60)
     assert "other threads computed" in late_work(judge.found.late_shares)
     assert late_work(honest.found.late_shares) == ""
 
