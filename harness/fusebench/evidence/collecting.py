@@ -14,6 +14,7 @@ from ..suites import Ops
 from .amd_targets import AmdTarget
 from .evidence_cache import EvidenceCache
 from .fingerprint import case_key, fingerprint, toolchain
+from .listed_choices import asked_choices
 from .occupancy import amd_occupancy, occupancy
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, KernelEvidence, Launch, StaticReport, StaticStatus, matches_id
 from .static_process import Assembled, ForeignMessageError, NotCompiled, Progress, Recorded, Request, answers
@@ -36,6 +37,8 @@ def collect(
 ) -> StaticReport:
     """The compiled form of every Triton and CUDA C++ kernel of each case for `target`, in the order of the cases.
 
+    Of tunable choices those that a dispatch table of the target's architecture takes for the case, and those that `kernel` names.
+
     Args:
         ops: the cases' ops; their kernels need not be loaded.
         roots: the kernels' folders; a worker process loads them unless the cache has everything.
@@ -50,7 +53,8 @@ def collect(
     cache = cache if cache is not None else EvidenceCache(None)
     tools = toolchain()
     digest = fingerprint(roots, tools)
-    distinct = {case_key(digest, target.name, case): case for case in cases}
+    choices = asked_choices(kernel)
+    distinct = {case_key(digest, target.name, case, choices): case for case in cases}
     captured = {key: found for key in distinct if (found := cache.case(key)) is not None}
     trusted = trusted or {}
     codes = _known_codes(captured.values(), kernel, cache, trusted)
@@ -87,7 +91,7 @@ def collect(
             if captured[key].valid:
                 cache.keep_case(key, captured[key])
     shapes = {case.key: str(ops[case.op].facts(case.params).known("shape")) for case in cases}
-    ordered = [(case, captured[case_key(digest, target.name, case)]) for case in cases]
+    ordered = [(case, captured[case_key(digest, target.name, case, choices)]) for case in cases]
     problems = tuple(dict.fromkeys(problem for _, found in ordered for problem in found.not_loaded))
     if isinstance(kernel, str):
         known = sorted({one.kernel for _, found in ordered for one in found.kernels})

@@ -30,9 +30,13 @@ def fingerprint(roots: Sequence[Path], toolchain: Toolchain) -> str:
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def case_key(fingerprint: str, target: str, case: Case) -> str:
-    """A digest of all inputs of the op's launches for `case` on `target`."""
-    parts = [fingerprint, target, case.op, sorted(case.params.items())]
+def case_key(fingerprint: str, target: str, case: Case, choices: Sequence[str]) -> str:
+    """A digest of all inputs of the op's launches for `case` on `target`.
+
+    Args:
+        choices: globs of the tunable choices that are recorded beside those that dispatch takes.
+    """
+    parts = [fingerprint, target, case.op, sorted(case.params.items()), choices]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 

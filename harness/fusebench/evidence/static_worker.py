@@ -26,13 +26,14 @@ from .compiling import Compiled, compile_for
 from .disassembly import DisassemblyError, Instructions, MachineCode, code_of, disassemble
 from .evidence_cache import EvidenceCache
 from .forked import Failed, run_forked
+from .listed_choices import ListedChoices, asked_choices
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, StaticStatus, matches_id
 from .static_process import Assembled, Broken, Done, Importing, Message, NotCompiled, Progress, Recorded, Request
 from .targets import AnyTarget, Target
 from .targets import target as target_named
 
 if TYPE_CHECKING:
-    from ..registry import Collection, Kernel
+    from ..registry import Kernel
     from ..schema import Case
     from .recording import RecordedLaunch, Recorder, Specialisation
 
@@ -77,8 +78,12 @@ def _answer(request: Request, say: Say) -> None:
         )
         collection = load_collection([Path(root) for root in request.roots], entry_points=False, operators=False, watch=watch)
         name_no_compiler()
+        choices = ListedChoices(target.name, collection.roots, asked_choices(request.kernel))
         for index, case in enumerate(request.cases):
-            say(Recorded(index, _record_case(collection, case, recorder, request.kernel, specialisations)))
+            listed = [one for one in collection.kernels_of(case.op, choices=True) if choices.lists(one, case)]
+            kernels = _record_kernels(listed, case, recorder, request.kernel, specialisations)
+            problems = tuple(str(problem) for problem in collection.problems if problem.op == case.op)
+            say(Recorded(index, CapturedCase(kernels=kernels, not_loaded=problems)))
             say(Progress("record launches", index + 1, len(request.cases)))
     cache = EvidenceCache(Path(request.cache) if request.cache is not None else None)
     wanted = [one for one in _not_trusted(specialisations.values(), frozenset(request.trusted)) if cache.code(one.key) is None]
@@ -109,13 +114,17 @@ def name_no_compiler() -> None:
     cache.triton_key = lambda: ""
 
 
-def _record_case(
-    collection: Collection, case: Case, recorder: Recorder, pattern: str | Sequence[str] | None, specialisations: dict[str, Specialisation]
-) -> CapturedCase:
-    """The launches of every kernel of the case's op; kernels to compile go into `specialisations`."""
+def _record_kernels(
+    kernels: Iterable[Kernel],
+    case: Case,
+    recorder: Recorder,
+    pattern: str | Sequence[str] | None,
+    specialisations: dict[str, Specialisation],
+) -> tuple[CapturedKernel, ...]:
+    """The launches of each of `kernels` for the case; those to compile go into `specialisations`."""
     captured = []
     launches: Sequence[RecordedLaunch]
-    for kernel in collection.kernels_of(case.op):
+    for kernel in kernels:
         if kernel.role is Role.PEER:
             continue  # another library's code depends on versions outside this toolchain
         if isinstance(recorder.target, AmdTarget) and kernel.language in _DECLINED_ON_AMD:
@@ -138,8 +147,7 @@ def _record_case(
                 calls=calls,
             )
         )
-    problems = tuple(str(problem) for problem in collection.problems if problem.op == case.op)
-    return CapturedCase(kernels=tuple(captured), not_loaded=problems)
+    return tuple(captured)
 
 
 def _record_kernel(kernel: Kernel, case: Case, recorder: Recorder) -> tuple[StaticStatus, str, Sequence[RecordedLaunch], str]:

@@ -54,9 +54,13 @@ class Ranker:
         self._exact = {_text(DispatchKey(entry.sizes, kinds, entry.traits)): entry for kinds, entry in self._places}
         self._fitted: _Fit | None = None
 
+    def measured(self, key: DispatchKey) -> TableEntry | None:
+        """The call's own entry; None without one."""
+        return self._exact.get(_text(key))
+
     def rank(self, key: DispatchKey) -> Ranking:
         """The kernels in the order that the table gives a call of `key`; none, and why, where it says nothing about such a call."""
-        entry = self._exact.get(_text(key))
+        entry = self.measured(key)
         if entry is not None:
             return Ranking(tuple(time.kernel for time in entry.times), f"{self._measured_on()}: {self._told(entry)}", (entry,))
         fit = self._fit()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -110,6 +110,13 @@ def find_table(op: str, roots: Sequence[Path], gpu: str, triton: str, kernels: C
     return Found(None, why + (f", only {', '.join(there)}" if there else ""))
 
 
+def tables_of(op: str, roots: Sequence[Path]) -> Iterator[DispatchTable]:
+    """Every table of `op` that can be read, of any GPU model and any version of Triton."""
+    for file in (file for root in roots for file in sorted((root / op / FOLDER).glob("*.json"))):
+        with suppress(TableRefusedError):
+            yield read_table(file)
+
+
 def _of_its_architecture(op: str, roots: Sequence[Path], gpu: str, triton: str, kernels: Collection[str]) -> DispatchTable | None:
     """The largest usable table of a GPU model of the same architecture; None without one, and where the name tells no architecture.
 
@@ -119,9 +126,8 @@ def _of_its_architecture(op: str, roots: Sequence[Path], gpu: str, triton: str, 
     if not architecture or " MIG " in gpu:
         return None
     found: list[DispatchTable] = []
-    for file in (file for root in roots for file in sorted((root / op / FOLDER).glob(f"*.triton-{minor_version(triton) or 'none'}.json"))):
+    for table in tables_of(op, roots):
         with suppress(TableRefusedError):
-            table = read_table(file)
             _require_fit(table, op, table.gpu, triton, kernels)
             if architecture_of(table.gpu) == architecture:
                 found.append(table)
