@@ -62,8 +62,9 @@ def static(
     """Show the compiled code of every Triton and CUDA C++ kernel; no GPU is needed.
 
     For the real launches of each case: registers, spills, shared memory, occupancy, waves, instructions by class and a hash of the machine
-    code. A tunable choice is listed where a dispatch table takes it, or for a glob with `__`. For AMD (gfx942, gfx950) Triton kernels only: vector, accumulation and scalar registers, scratch, LDS, resident waves, and rounds:
-    workgroups over those that the GPU holds at a time.
+    code. A tunable choice is listed where a dispatch table takes it, or for a glob with `__`. For AMD (gfx942, gfx950) Triton kernels
+    only: vector, accumulation and scalar registers, scratch, LDS, resident waves, and rounds: workgroups over those that the GPU holds at
+    a time.
 
     Examples:
 
