@@ -12,7 +12,7 @@ from fusebench.evidence.evidence_cache import EvidenceCache
 from fusebench.evidence.listed_choices import asked_choices
 from fusebench.evidence.records import StaticReport, StaticStatus
 from fusebench.evidence.static_gate import judge
-from fusebench.registry.dispatching.tables import encode_table
+from fusebench.registry.dispatching.tables import encode_table, table_name
 from fusebench.schema import VerdictKind
 from helpers import dispatch_tables
 
@@ -50,7 +50,7 @@ def put_first(root: Path, *names: str, gpu: str = "NVIDIA H200", triton: str = "
     table = dispatch_tables.table((entry,), op="unit_sum", gpu=gpu, triton=triton)
     folder = root / "kernels" / "unit_sum" / "dispatch"
     folder.mkdir(exist_ok=True)
-    (folder / f"{gpu.lower().replace(' ', '_')}.triton-{triton}.json").write_bytes(encode_table(table))
+    (folder / table_name(gpu, triton)).write_bytes(encode_table(table))
 
 
 def tuned(report: StaticReport) -> list[tuple[str, str]]:

@@ -14,7 +14,6 @@ from ..suites import Ops
 from .amd_targets import AmdTarget
 from .evidence_cache import EvidenceCache
 from .fingerprint import case_key, fingerprint, toolchain
-from .listed_choices import asked_choices
 from .occupancy import amd_occupancy, occupancy
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, KernelEvidence, Launch, StaticReport, StaticStatus, matches_id
 from .static_process import Assembled, ForeignMessageError, NotCompiled, Progress, Recorded, Request, answers
@@ -53,8 +52,7 @@ def collect(
     cache = cache if cache is not None else EvidenceCache(None)
     tools = toolchain()
     digest = fingerprint(roots, tools)
-    choices = asked_choices(kernel)
-    distinct = {case_key(digest, target.name, case, choices): case for case in cases}
+    distinct = {case_key(digest, target.name, case, kernel): case for case in cases}
     captured = {key: found for key in distinct if (found := cache.case(key)) is not None}
     trusted = trusted or {}
     codes = _known_codes(captured.values(), kernel, cache, trusted)
@@ -91,7 +89,7 @@ def collect(
             if captured[key].valid:
                 cache.keep_case(key, captured[key])
     shapes = {case.key: str(ops[case.op].facts(case.params).known("shape")) for case in cases}
-    ordered = [(case, captured[case_key(digest, target.name, case, choices)]) for case in cases]
+    ordered = [(case, captured[case_key(digest, target.name, case, kernel)]) for case in cases]
     problems = tuple(dict.fromkeys(problem for _, found in ordered for problem in found.not_loaded))
     if isinstance(kernel, str):
         known = sorted({one.kernel for _, found in ordered for one in found.kernels})

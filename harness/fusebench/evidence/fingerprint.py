@@ -13,6 +13,7 @@ import msgspec
 from ..device.toolchain import distribution_version
 from ..device.triton_programs import program_version, tool
 from ..schema import Case
+from .listed_choices import asked_choices
 from .records import EVIDENCE_VERSION, Toolchain
 
 PACKAGES = ("torch", "triton", "numpy", "cuda-core", "cuda-bindings", "msgspec")
@@ -30,13 +31,13 @@ def fingerprint(roots: Sequence[Path], toolchain: Toolchain) -> str:
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 
-def case_key(fingerprint: str, target: str, case: Case, choices: Sequence[str]) -> str:
+def case_key(fingerprint: str, target: str, case: Case, kernel: str | Sequence[str] | None) -> str:
     """A digest of all inputs of the op's launches for `case` on `target`.
 
     Args:
-        choices: globs of the tunable choices that are recorded beside those that dispatch takes.
+        kernel: globs or ids of the selected kernels; the tunable choices that they ask for are recorded, too.
     """
-    parts = [fingerprint, target, case.op, sorted(case.params.items()), choices]
+    parts = [fingerprint, target, case.op, sorted(case.params.items()), asked_choices(kernel)]
     return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
 
 

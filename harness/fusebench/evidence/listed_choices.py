@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ from ..schema.kernels import CHOICE_MARK
 from .records import matches_id
 
 if TYPE_CHECKING:
-    from ..registry import Kernel
+    from ..registry import Kernel, Op
 
 
 def asked_choices(kernel: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -27,28 +27,33 @@ def asked_choices(kernel: str | Sequence[str] | None) -> tuple[str, ...]:
 class ListedChoices:
     """The choices to list for cases on one target."""
 
-    def __init__(self, target: str, roots: Sequence[Path], asked: Sequence[str]) -> None:
+    def __init__(self, target: str, roots: Sequence[Path], kernel: str | Sequence[str] | None) -> None:
         """
         Args:
             target: name of the target; tables of GPU models of this architecture count, whatever their Triton.
             roots: the kernels' folders, which hold the dispatch tables.
-            asked: as `asked_choices` gives it.
+            kernel: globs or ids of the selected kernels; None for all.
         """
-        self._target, self._roots, self._asked = target, roots, asked
+        self._target, self._roots, self._asked = target, roots, asked_choices(kernel)
         self._rankers = functools.cache(self._rankers_of)
 
-    def lists(self, kernel: Kernel, case: Case) -> bool:
-        """Whether to list `kernel` for `case`; a kernel that is no choice always."""
-        if not kernel.id.choice or matches_id(str(kernel.id), self._asked):
-            return True
-        op = kernel.op
-        assert op is not None, "the loader binds the op"
+    def listed(self, kernels: Iterable[Kernel], op: Op | None, case: Case) -> list[Kernel]:
+        """Of `kernels`, those of `op`, all that are no choice, and the choices to list for `case`; None for an op that is not declared."""
+        taken = self._taken(op, case) if op is not None else ()
+        return [
+            kernel
+            for kernel in kernels
+            if not kernel.id.choice or f"{kernel.id.name}@{kernel.id.version}" in taken or matches_id(str(kernel.id), self._asked)
+        ]
+
+    def _taken(self, op: Op, case: Case) -> set[str]:
+        """`name@version` of the kernels that tables put first for the case."""
         try:
-            key = op.dispatch_key(op.parse_params(case.params))
-        except Exception:  # noqa: BLE001 - dispatch takes the default order then, in which no choice is
-            return False
+            key = op.facts(case.params).dispatch_key
+        except ValueError:  # the record of each kernel says what the op refuses
+            return set()
         entries = [ranker.measured(key) for ranker in self._rankers(op.name)] if key is not None else []
-        return f"{kernel.id.name}@{kernel.id.version}" in {entry.times[0].kernel for entry in entries if entry is not None and entry.times}
+        return {entry.times[0].kernel for entry in entries if entry is not None and entry.times}
 
     def _rankers_of(self, op: str) -> list[Ranker]:
         return [Ranker(table) for table in tables_of(op, self._roots) if architecture_of(table.gpu) == self._target]

@@ -186,7 +186,7 @@ class CapturedKernel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CapturedCase(msgspec.Struct, frozen=True, kw_only=True):
-    """Every Triton and CUDA C++ kernel of the case's op, without other libraries' (role `peer`)."""
+    """Every Triton and CUDA C++ kernel of the case's op and its listed choices, without other libraries' (role `peer`)."""
 
     kernels: tuple[CapturedKernel, ...]
     not_loaded: tuple[str, ...] = ()

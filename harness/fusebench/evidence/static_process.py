@@ -26,7 +26,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     compilers: dict[str, str]
     """Compiler versions by language."""
     kernel: str | tuple[str, ...] | None
-    """Globs of the kernels to compile; every kernel's launches are recorded."""
+    """Globs of the kernels to compile; the launches of every kernel are recorded, and of the choices that are listed."""
     cache: str | None
     """Folder of the cache, for code that is known already."""
     jobs: int

@@ -26,7 +26,7 @@ from .compiling import Compiled, compile_for
 from .disassembly import DisassemblyError, Instructions, MachineCode, code_of, disassemble
 from .evidence_cache import EvidenceCache
 from .forked import Failed, run_forked
-from .listed_choices import ListedChoices, asked_choices
+from .listed_choices import ListedChoices
 from .records import CapturedCase, CapturedKernel, CapturedLaunch, Code, StaticStatus, matches_id
 from .static_process import Assembled, Broken, Done, Importing, Message, NotCompiled, Progress, Recorded, Request
 from .targets import AnyTarget, Target
@@ -78,9 +78,9 @@ def _answer(request: Request, say: Say) -> None:
         )
         collection = load_collection([Path(root) for root in request.roots], entry_points=False, operators=False, watch=watch)
         name_no_compiler()
-        choices = ListedChoices(target.name, collection.roots, asked_choices(request.kernel))
+        choices = ListedChoices(target.name, collection.roots, request.kernel)
         for index, case in enumerate(request.cases):
-            listed = [one for one in collection.kernels_of(case.op, choices=True) if choices.lists(one, case)]
+            listed = choices.listed(collection.kernels_of(case.op, choices=True), collection.ops.get(case.op), case)
             kernels = _record_kernels(listed, case, recorder, request.kernel, specialisations)
             problems = tuple(str(problem) for problem in collection.problems if problem.op == case.op)
             say(Recorded(index, CapturedCase(kernels=kernels, not_loaded=problems)))

@@ -15,7 +15,6 @@ from ..errors import FusebenchError
 from ..evidence.collecting import collect
 from ..evidence.evidence_cache import EvidenceCache
 from ..evidence.fingerprint import case_key, fingerprint, toolchain
-from ..evidence.listed_choices import asked_choices
 from ..evidence.records import StaticStatus
 from ..evidence.static_gate import launch_digest
 from ..evidence.targets import Target, target_of
@@ -66,17 +65,16 @@ class SameCode:
 
     def _compiled(self, kernels: Kernels) -> Code | None:
         target: Target = target_of(self._device.kind, self._device.name, self._device.compute_capability)
-        asked = (self._kernel,)
         report = collect(
             [self._case],
             target,
             ops=kernels.ops,
             roots=kernels.roots,
-            kernel=asked,
+            kernel=(self._kernel,),
             jobs=usable_cores(),
             cache=self._cache,
         )
-        recorded = self._cache.case(case_key(fingerprint(kernels.roots, toolchain()), target.name, self._case, asked_choices(asked)))
+        recorded = self._cache.case(case_key(fingerprint(kernels.roots, toolchain()), target.name, self._case, (self._kernel,)))
         calls = next((one.calls for one in recorded.kernels if one.kernel == self._kernel), "") if recorded is not None else ""
         found = next((one for one in report.results if one.kernel == self._kernel), None)
         if found is None or found.status is not StaticStatus.COMPILED or not calls:

@@ -110,9 +110,13 @@ def find_table(op: str, roots: Sequence[Path], gpu: str, triton: str, kernels: C
     return Found(None, why + (f", only {', '.join(there)}" if there else ""))
 
 
-def tables_of(op: str, roots: Sequence[Path]) -> Iterator[DispatchTable]:
-    """Every table of `op` that can be read, of any GPU model and any version of Triton."""
-    for file in (file for root in roots for file in sorted((root / op / FOLDER).glob("*.json"))):
+def tables_of(op: str, roots: Sequence[Path], triton: str = "*") -> Iterator[DispatchTable]:
+    """Every table of `op` that can be read, of any GPU model.
+
+    Args:
+        triton: as file names have it, `3.6` or `none`; any by default.
+    """
+    for file in (file for root in roots for file in sorted((root / op / FOLDER).glob(f"*.triton-{triton}.json"))):
         with suppress(TableRefusedError):
             yield read_table(file)
 
@@ -126,7 +130,7 @@ def _of_its_architecture(op: str, roots: Sequence[Path], gpu: str, triton: str, 
     if not architecture or " MIG " in gpu:
         return None
     found: list[DispatchTable] = []
-    for table in tables_of(op, roots):
+    for table in tables_of(op, roots, minor_version(triton) or "none"):
         with suppress(TableRefusedError):
             _require_fit(table, op, table.gpu, triton, kernels)
             if architecture_of(table.gpu) == architecture:
