@@ -10,17 +10,17 @@ __device__ __forceinline__ void init_barrier(u64& full) {
 __device__ __forceinline__ void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 // By one thread: the barrier's phase ends once so many bytes have come.
-template <int BYTES> __device__ __forceinline__ void expect(u64& full) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&full)), "n"(BYTES) : "memory");
+__device__ __forceinline__ void expect(u64& full, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(&full)), "r"(bytes) : "memory");
 }
 
-template <int BYTES> __device__ __forceinline__ void copy_in(char* to, const char* from, u64& full) {
+__device__ __forceinline__ void copy_in(char* to, const char* from, u32 bytes, u64& full) {
     if constexpr (LEAVES)
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
-                     ::"r"(shared_address(to)), "l"(from), "n"(BYTES), "r"(shared_address(&full)), "l"(leaving()) : "memory");
+                     ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(&full)), "l"(leaving()) : "memory");
     else
         asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];"
-                     ::"r"(shared_address(to)), "l"(from), "n"(BYTES), "r"(shared_address(&full)) : "memory");
+                     ::"r"(shared_address(to)), "l"(from), "r"(bytes), "r"(shared_address(&full)) : "memory");
 }
 
 __device__ __forceinline__ void wait_for(u64& full, u32 parity) {

@@ -24,6 +24,10 @@ LEAST_STAGES, MOST_STAGES = 4, 8
 RINGS_BYTES = 112 * 1024
 """Of a multiprocessor's rings, beyond LEAST_STAGES slots each. The select01 op of 4352 rows of 4096 takes 27.1 with 8 slots (131 KB) and
 27.6 with 4; norm_tanh_mul_add of 4480 rows of 3328 16.1 with 8 (212 KB) and 15.3 with 4."""
+LINE_BYTES, LEAST_LINED_BYTES, LEAST_LINED_ROWS = 128, 1024, 6
+"""A line of memory, and the shortest row and the fewest rows of a block that copies of whole lines pay for. 16-bit rows that start or end
+within a line take 1 to 6 % less time so; of 464 bytes each they took 8 % more, and four rows of a block up to 22 %. Float32 rows gain
+nothing."""
 MOST_WARPS = 16
 NARROW_WORDS, WIDE_WORDS = 12, 24
 """Registers that one vector's shared values take: three rows of 16 bits (scale, shift and gate), three rows of float32."""
@@ -99,6 +103,8 @@ class StreamSplit(NamedTuple):
     """Whether weights, biases and modulations are put together (COMBINED of row_stream.cuh)."""
     shared_bytes: int = 0
     """Dynamic shared memory of a block: its ring (`Ring` of row_stream.cuh)."""
+    lines: bool = False
+    """Whether copies take whole lines (LINES of row_stream.cuh)."""
 
     @property
     def threads(self) -> int:
@@ -107,7 +113,7 @@ class StreamSplit(NamedTuple):
     def macros(self, hidden: int) -> dict[str, int | bool]:
         return {
             "D": hidden, "WARPS": self.warps, "THREADS": self.threads, "STAGES": self.stages, "MIN_BLOCKS": self.min_blocks,
-            "COMBINED": self.combined, "SINGLE": self.shares.single,
+            "COMBINED": self.combined, "SINGLE": self.shares.single, "LINES": self.lines,
         }  # fmt: skip
 
 
@@ -141,6 +147,22 @@ def ring_memory(device_index: int, *, aligned: bool) -> RingMemory:
     return RingMemory(properties.shared_memory_per_block_optin, properties.shared_memory_per_multiprocessor)
 
 
+def lined_bytes(row_bytes: int) -> int:
+    """Of a slot's place for a row that is copied in whole lines (`slot_bytes` of row_stream.cuh)."""
+    return -(-(row_bytes + LINE_BYTES - 16) // LINE_BYTES) * LINE_BYTES
+
+
+def takes_lines(row_bytes: int, item_size: int, streams: int, *, stages: int, blocks: int, queue: int, memory: RingMemory) -> bool:
+    """Whether copies of whole lines pay, and leave the rings of so many blocks as many slots.
+
+    Args:
+        queue: rows of a block.
+    """
+    if item_size != 2 or row_bytes % LINE_BYTES == 0 or row_bytes < LEAST_LINED_BYTES or queue < LEAST_LINED_ROWS:
+        return False
+    return 0 < stages <= memory.stages(streams * lined_bytes(row_bytes), blocks)
+
+
 def ring_bytes(stages: int, row_bytes: int) -> int:
     """Of a `Ring` of row_stream.cuh: each slot has a row of all streams and a barrier."""
     return -(-stages * (row_bytes + 8) // 128) * 128
@@ -153,7 +175,7 @@ def ring_slots(room: int, row_bytes: int) -> int:
 
 @functools.cache
 def split_stream(
-    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, shared_words: int, memory: RingMemory
+    hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, shared_words: int, memory: RingMemory, alike: bool = True
 ) -> StreamSplit:
     """Choose the warps of a row, the slots of the ring and the rows of a block.
 
@@ -161,6 +183,7 @@ def split_stream(
         streams: tensors of which a row is read per row of output.
         shared_words: registers per vector for values that rows share, and for what is kept in float32.
         memory: for rings; where it holds none, each lane loads its share of a row itself.
+        alike: whether all those tensors have x's dtype.
     """
     vectors = hidden * item_size // 16
     if rows < MANY_ROWS * multiprocessors:
@@ -183,7 +206,11 @@ def split_stream(
     else:
         launched = min(rows, multiprocessors * blocks)
         shares = in_step(rows, launched, rows)
-    return StreamSplit(warps, stages, blocks, launched, shares, shared_bytes=ring_bytes(stages, row_bytes))
+    lines = alike and takes_lines(
+        row_bytes // streams, item_size, streams, stages=stages, blocks=blocks, queue=rows // launched, memory=memory
+    )
+    slot_bytes = streams * lined_bytes(row_bytes // streams) if lines else row_bytes
+    return StreamSplit(warps, stages, blocks, launched, shares, shared_bytes=ring_bytes(stages, slot_bytes), lines=lines)
 
 
 LEAST_NEIGHBOURS = 4
@@ -225,7 +252,7 @@ STREAM_TILES = {
 @functools.cache
 def split_combined(
     hidden: int, item_size: int, streams: int, rows: int, multiprocessors: int, *, kept_words: int, live_words: int,
-    memory: RingMemory, sections: tuple[int, ...] = (), other_registers: int = OTHER_REGISTERS, selects: bool = False,
+    memory: RingMemory, alike: bool = True, sections: tuple[int, ...] = (), other_registers: int = OTHER_REGISTERS, selects: bool = False,
     tile: StreamTile = DEFAULT_TILE,
 ) -> StreamSplit:  # fmt: skip
     """As `split_stream`, where weights, biases and modulations are put together: fewer registers, so more blocks are resident.
@@ -236,7 +263,7 @@ def split_combined(
     Args:
         kept_words: registers per vector for what is kept from row to row.
         live_words: registers per vector for the row that is worked on.
-        memory: as of `split_stream`.
+        memory, alike: as of `split_stream`.
         sections: rows that share all values, then those of a sample; none: all rows share them.
         other_registers: of a thread beside vectors.
         selects: whether a block orders its rows by what they select, so that it takes MOST_CHUNK neighbours at most.
@@ -276,7 +303,11 @@ def split_combined(
         most = MOST_CHUNK if selects or queue >= LONGEST_QUEUE else SECTION_CHUNK if queue >= 2 * SECTION_CHUNK else queue
         launched = min(rows, launched * -(-queue // most))
         shares = even_shares(rows, launched, sections)
-    return StreamSplit(warps, stages, blocks, launched, shares, combined=True, shared_bytes=ring_bytes(stages, row_bytes))
+    lines = alike and takes_lines(
+        row_bytes // streams, item_size, streams, stages=stages, blocks=blocks, queue=rows // launched, memory=memory
+    )
+    slot_bytes = streams * lined_bytes(row_bytes // streams) if lines else row_bytes
+    return StreamSplit(warps, stages, blocks, launched, shares, combined=True, shared_bytes=ring_bytes(stages, slot_bytes), lines=lines)
 
 
 def registers_beside_vectors(device_index: int) -> int:

@@ -12,7 +12,12 @@
 //   ALIGNED          1: every row of these tensors starts on 16 bytes (needed with STAGES)
 //   SHARED_ALIGNED   1: every row of values that rows share does
 //   SINGLE           1: every block has one row, so that there is no loop
+//   LINES            1: copies take whole lines of memory (see LINE); 0 where it is not defined
 //   COMBINED         1: weights, biases and modulations are put together, into what a row is multiplied by and what is added (see Line)
+
+#ifndef LINES
+#define LINES 0
+#endif
 
 #include "row_norm.cuh"
 #include "kept_row.cuh"
@@ -54,11 +59,20 @@ struct Rows {
     }
 };
 
+// Bytes of a line of memory.  A row that starts or ends within one is copied more slowly than the whole lines that it lies in.  What lies
+// beside it in these is copied along and never read: up to 112 bytes on either side, so no other page is touched.
+constexpr u32 LINE = 128;
+
+// Bytes of a row of the `stream`-th tensor; 0: not there.
+__device__ constexpr int row_bytes(int stream) {
+    constexpr int items[] = {STREAM_ITEMS};
+    return D * items[stream];
+}
+
 // Bytes of the first `streams` rows of a slot.
 __device__ constexpr int slot_bytes(int streams) {
-    constexpr int items[] = {STREAM_ITEMS};
     int sum = 0;
-    for (int s = 0; s < streams; ++s) sum += D * items[s];
+    for (int s = 0; s < streams; ++s) sum += LINES && row_bytes(s) ? (row_bytes(s) + LINE - 16 + LINE - 1) / LINE * LINE : row_bytes(s);
     return sum;
 }
 
@@ -75,6 +89,12 @@ struct Ring {
 };
 
 extern __shared__ __align__(128) char shared_bytes[];  // the rings
+
+// With LINES: bytes before a slot's row of one tensor, in memory since the start of its first line, in shared memory since that of its place.
+__device__ __forceinline__ u32& lead_of(int slot, int stream) {
+    __shared__ u32 leads[LINES ? SLOTS * STREAMS : 1];
+    return leads[slot * STREAMS + stream];
+}
 
 __device__ __forceinline__ Ring& ring_of(int group) { return ((Ring*)shared_bytes)[group]; }
 
@@ -107,14 +127,38 @@ template <class Source> struct Stream {
     }
 
     __device__ __forceinline__ void request(int into, i64 row) {  // by one thread
-        expect<SLOT_BYTES>(ring.full[into]);
-        request_from<0>(into, row);
+        if constexpr (LINES) {
+            request_lines(into, row);
+        } else {
+            expect(ring.full[into], SLOT_BYTES);
+            request_from<0>(into, row);
+        }
     }
 
     template <int STREAM> __device__ __forceinline__ void request_from(int into, i64 row) {
-        constexpr int BEGIN = slot_bytes(STREAM), BYTES = slot_bytes(STREAM + 1) - BEGIN;
-        if constexpr (BYTES > 0) copy_in<BYTES>(ring.slot[into] + BEGIN, source(STREAM, row), ring.full[into]);
+        if constexpr (row_bytes(STREAM) > 0)
+            copy_in(ring.slot[into] + slot_bytes(STREAM), source(STREAM, row), row_bytes(STREAM), ring.full[into]);
         if constexpr (STREAM + 1 < STREAMS) request_from<STREAM + 1>(into, row);
+    }
+
+    // The barrier learns the bytes last: its phase waits for that, too.
+    __device__ __forceinline__ void request_lines(int into, i64 row) {
+        u32 all = 0;
+#pragma unroll
+        for (int s = 0; s < STREAMS; ++s) {
+            if (row_bytes(s) == 0) continue;
+            const char* const from = source(s, row);
+            const u32 lead = (u32)(u64)from % LINE, bytes = (lead + row_bytes(s) + LINE - 1) / LINE * LINE;
+            lead_of(into, s) = lead;
+            copy_in(ring.slot[into] + slot_bytes(s), from - lead, bytes, ring.full[into]);
+            all += bytes;
+        }
+        expect(ring.full[into], all);
+    }
+
+    // Where the current row of one tensor begins in shared memory.
+    template <int STREAM> __device__ __forceinline__ const char* begin() const {
+        return ring.slot[slot] + slot_bytes(STREAM) + (LINES ? lead_of(slot, STREAM) : 0);
     }
 
     // Waits for the current row.  What the first row shares with others is loaded before.
@@ -129,19 +173,19 @@ template <class Source> struct Stream {
     // The lane's share of the current row of one tensor in x's dtype, after `wait`.
     template <int STREAM> __device__ __forceinline__ void take(i64 row, Vector (&out)[PER_LANE]) const {
         if constexpr (!BULK) return load_row<ALIGNED>(source(STREAM, row), member, out);
-        constexpr int BEGIN = slot_bytes(STREAM);
+        const char* from = begin<STREAM>();
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
             if (skips(i, member)) continue;
-            const uint4 raw = *((const uint4*)(ring.slot[slot] + BEGIN) + vector_of(i, member));
+            const uint4 raw = *((const uint4*)from + vector_of(i, member));
             out[i] = {{raw.x, raw.y, raw.z, raw.w}};
         }
     }
 
     // Likewise of a tensor of any dtype.
     template <int STREAM, int KIND, int ADDRESSING> __device__ __forceinline__ void take(i64 row, Kept<KIND, ADDRESSING>& out) const {
-        constexpr int WORDS = Kept<KIND, ADDRESSING>::WORDS, BEGIN = slot_bytes(STREAM);
-        const char* from = BULK ? ring.slot[slot] + BEGIN : source(STREAM, row);
+        constexpr int WORDS = Kept<KIND, ADDRESSING>::WORDS;
+        const char* from = BULK ? begin<STREAM>() : source(STREAM, row);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
             if (skips(i, member)) continue;

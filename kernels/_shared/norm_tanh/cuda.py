@@ -173,15 +173,17 @@ def _specialise_call(
         )  # fmt: skip
     streams = 1 + own // item_size
     memory = ring_memory(device_index, aligned=rows_aligned)
+    beside = ((plan.residual, dtypes.residual), (plan.gate, dtypes.gate), (plan.scale2, dtypes.scale2))
+    alike = all(dtype == dtypes.x for one, dtype in beside if one is not None and is_own(one))
     if design == "streamed":
         # The tanh of the gates is kept in float32.
         words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
-        split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory)
+        split = split_stream(plan.hidden, item_size, streams, plan.rows, multiprocessors, shared_words=words, memory=memory, alike=alike)
     else:
         values = [one for one in (plan.residual, plan.gate, plan.scale2) if one is not None and is_shared(plan, one)]
         section = section_of(plan.rows, plan.tokens, *values)
         split = split_combined(
-            plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, sections=(section, plan.tokens),
+            plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, alike=alike, sections=(section, plan.tokens),
             other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),
             live_words=4 * streams + 16 // item_size, tile=tile,
         )  # fmt: skip

@@ -134,7 +134,9 @@ def test_a_race_is_seen(bench_on_cpu: Any, defect: str) -> None:
 
 def test_a_wait_for_a_copy_that_never_ends_is_seen(bench_on_cpu: Any) -> None:
     with pytest.raises(EmulationError, match="wait for one another for ever"):
-        bench_on_cpu("norm_tanh_mul_add").error("streamed residual", late=True, planted={"expect<SLOT_BYTES>": "expect<SLOT_BYTES + 16>"})
+        bench_on_cpu("norm_tanh_mul_add").error(
+            "streamed residual", late=True, planted={"expect(ring.full[into], SLOT_BYTES)": "expect(ring.full[into], SLOT_BYTES + 16)"}
+        )
 
 
 @pytest.mark.parametrize("wrong", ["gate_row(batch, 0)", "gate_row(0, token)"])
