@@ -111,10 +111,10 @@ MOST_THREADS = 1536
 took 6.6 us so, and 7.9 by two waves, of which the second had a quarter of the blocks (side by side in one process)."""
 
 
-def at_once(split: RowSplit, rows: int, multiprocessors: int) -> RowSplit:
-    """`split` with all of a launch's blocks resident at once, where the registers suffice for that."""
+def at_once(split: RowSplit, rows: int, multiprocessors: int, *, most_threads: int = MOST_THREADS) -> RowSplit:
+    """`split` with all of a launch's blocks resident at once, where so many threads per multiprocessor suffice for that."""
     needed = -(-rows // multiprocessors)
-    return split._replace(min_blocks=needed) if split.min_blocks < needed <= MOST_THREADS // split.threads else split
+    return split._replace(min_blocks=needed) if split.min_blocks < needed <= most_threads // split.threads else split
 
 
 NEIGHBOURS = {1: 3, 2: 2}

@@ -141,8 +141,8 @@ def _specialise_call(
     residual_aligned = residual_aligned and strides_aligned(plan.residual, dtypes.residual)
     shared_aligned = shared_aligned and strides_aligned(plan.gate, dtypes.gate) and strides_aligned(plan.scale2, dtypes.scale2)
     item_size = item_size_of(dtypes.x)
-    own_residual = own_items((plan.residual, dtypes.residual))
-    own = own_residual + own_items((plan.gate, dtypes.gate), (plan.scale2, dtypes.scale2))
+    beside = ((plan.residual, dtypes.residual), (plan.gate, dtypes.gate), (plan.scale2, dtypes.scale2))
+    own_residual, own = own_items(beside[0]), own_items(*beside)
     rows_aligned = x_aligned and (residual_aligned or not own_residual) and (shared_aligned or own == own_residual)
     shared_aligned = shared_aligned and (residual_aligned or is_stream(plan, dtypes))
     broadcasts = tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3])
@@ -173,7 +173,6 @@ def _specialise_call(
         )  # fmt: skip
     streams = 1 + own // item_size
     memory = ring_memory(device_index, aligned=rows_aligned)
-    beside = ((plan.residual, dtypes.residual), (plan.gate, dtypes.gate), (plan.scale2, dtypes.scale2))
     alike = all(dtype == dtypes.x for one, dtype in beside if one is not None and is_own(one))
     if design == "streamed":
         # The tanh of the gates is kept in float32.

@@ -189,8 +189,7 @@ def alone_split(hidden: int, item_size: int, rows: int, multiprocessors: int, *,
     """A block for every row."""
     if residual:
         split = split_alone(hidden, item_size, ELEMENTS_OF_TWO * item_size // 16)
-        resident = at_once(split, rows, multiprocessors)
-        return resident if resident.min_blocks * resident.threads <= MOST_THREADS else split
+        return at_once(split, rows, multiprocessors, most_threads=MOST_THREADS)
     two = split_alone(hidden, item_size, 2)
     return two if two.warps <= MOST_ALONE else split_alone(hidden, item_size, 4)
 
