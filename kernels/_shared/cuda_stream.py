@@ -152,17 +152,6 @@ def lined_bytes(row_bytes: int) -> int:
     return -(-(row_bytes + LINE_BYTES - 16) // LINE_BYTES) * LINE_BYTES
 
 
-def takes_lines(row_bytes: int, item_size: int, streams: int, *, stages: int, blocks: int, queue: int, memory: RingMemory) -> bool:
-    """Whether copies of whole lines pay, and leave the rings of so many blocks as many slots.
-
-    Args:
-        queue: rows of a block.
-    """
-    if item_size != 2 or row_bytes % LINE_BYTES == 0 or row_bytes < LEAST_LINED_BYTES or queue < LEAST_LINED_ROWS:
-        return False
-    return 0 < stages <= memory.stages(streams * lined_bytes(row_bytes), blocks)
-
-
 def ring_bytes(stages: int, row_bytes: int) -> int:
     """Of a `Ring` of row_stream.cuh: each slot has a row of all streams and a barrier."""
     return -(-stages * (row_bytes + 8) // 128) * 128
@@ -206,11 +195,8 @@ def split_stream(
     else:
         launched = min(rows, multiprocessors * blocks)
         shares = in_step(rows, launched, rows)
-    lines = alike and takes_lines(
-        row_bytes // streams, item_size, streams, stages=stages, blocks=blocks, queue=rows // launched, memory=memory
-    )
-    slot_bytes = streams * lined_bytes(row_bytes // streams) if lines else row_bytes
-    return StreamSplit(warps, stages, blocks, launched, shares, shared_bytes=ring_bytes(stages, slot_bytes), lines=lines)
+    split = StreamSplit(warps, stages, blocks, launched, shares)
+    return _with_ring(split, hidden, item_size, streams, rows, memory, alike=alike)
 
 
 LEAST_NEIGHBOURS = 4
@@ -303,11 +289,8 @@ def split_combined(
         most = MOST_CHUNK if selects or queue >= LONGEST_QUEUE else SECTION_CHUNK if queue >= 2 * SECTION_CHUNK else queue
         launched = min(rows, launched * -(-queue // most))
         shares = even_shares(rows, launched, sections)
-    lines = alike and takes_lines(
-        row_bytes // streams, item_size, streams, stages=stages, blocks=blocks, queue=rows // launched, memory=memory
-    )
-    slot_bytes = streams * lined_bytes(row_bytes // streams) if lines else row_bytes
-    return StreamSplit(warps, stages, blocks, launched, shares, combined=True, shared_bytes=ring_bytes(stages, slot_bytes), lines=lines)
+    split = StreamSplit(warps, stages, blocks, launched, shares, combined=True)
+    return _with_ring(split, hidden, item_size, streams, rows, memory, alike=alike)
 
 
 def registers_beside_vectors(device_index: int) -> int:
@@ -336,6 +319,15 @@ def unshared(params: ModulatedParams, forms: Sequence[Form]) -> str | None:
     if "token" in forms or ("frame" in forms and params.tokens // params.frames < LEAST_NEIGHBOURS):
         return f"fewer than {LEAST_NEIGHBOURS} neighbouring rows share a modulation"
     return None
+
+
+def _with_ring(split: StreamSplit, hidden: int, item_size: int, streams: int, rows: int, memory: RingMemory, *, alike: bool) -> StreamSplit:
+    """`split` with its ring: of whole lines where copies of these pay and leave the rings of so many blocks as many slots."""
+    row_bytes, stages = hidden * item_size, split.stages
+    lined = streams * lined_bytes(row_bytes)
+    gains = alike and item_size == 2 and row_bytes % LINE_BYTES != 0 and row_bytes >= LEAST_LINED_BYTES
+    lines = gains and rows // split.blocks >= LEAST_LINED_ROWS and 0 < stages <= memory.stages(lined, split.min_blocks)
+    return split._replace(shared_bytes=ring_bytes(stages, lined if lines else streams * row_bytes), lines=lines)
 
 
 def _registers(warps: int) -> int:

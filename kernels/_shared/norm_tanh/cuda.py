@@ -141,8 +141,7 @@ def _specialise_call(
     residual_aligned = residual_aligned and strides_aligned(plan.residual, dtypes.residual)
     shared_aligned = shared_aligned and strides_aligned(plan.gate, dtypes.gate) and strides_aligned(plan.scale2, dtypes.scale2)
     item_size = item_size_of(dtypes.x)
-    beside = ((plan.residual, dtypes.residual), (plan.gate, dtypes.gate), (plan.scale2, dtypes.scale2))
-    own_residual, own = own_items(beside[0]), own_items(*beside)
+    own_residual, own = own_items((plan.residual, dtypes.residual)), own_items(*beside(plan, dtypes))
     rows_aligned = x_aligned and (residual_aligned or not own_residual) and (shared_aligned or own == own_residual)
     shared_aligned = shared_aligned and (residual_aligned or is_stream(plan, dtypes))
     broadcasts = tuple(number for broadcast in (plan.residual, plan.gate, plan.scale2 or plan.gate) for number in broadcast[:3])
@@ -173,7 +172,7 @@ def _specialise_call(
         )  # fmt: skip
     streams = 1 + own // item_size
     memory = ring_memory(device_index, aligned=rows_aligned)
-    alike = all(dtype == dtypes.x for one, dtype in beside if one is not None and is_own(one))
+    alike = all(dtype == dtypes.x for one, dtype in beside(plan, dtypes) if one is not None and is_own(one))
     if design == "streamed":
         # The tanh of the gates is kept in float32.
         words = 8 + words_of(item_size, dtypes.weight, dtypes.bias, dtypes.weight2, dtypes.bias2, dtypes.scale2)
@@ -214,7 +213,7 @@ def specialise(
         "SHIFTED": is_shifted(plan, layer=layer),
         **launch_macros(
             plan.batch, plan.rows * plan.hidden * item_size, l2_bytes, written=1 if plan.scale2 is None else 2,
-            read=1 + own_items((plan.residual, dtypes.residual), (plan.gate, dtypes.gate), (plan.scale2, dtypes.scale2)) // item_size,
+            read=1 + own_items(*beside(plan, dtypes)) // item_size,
         ),
     }  # fmt: skip
     if isinstance(split, RowWarps):
@@ -242,6 +241,11 @@ def is_stream(plan: TanhPlan, dtypes: Dtypes) -> bool:
 def is_own(values: Broadcast) -> bool:
     """Whether there is a row of values for every token."""
     return values.addressing == ROW and values.rows_per_group == 1 and values.group_stride != 0
+
+
+def beside(plan: TanhPlan, dtypes: Dtypes) -> tuple[tuple[Broadcast | None, int], ...]:
+    """What each row of x may take beside weights and biases, each with its dtype's code."""
+    return (plan.residual, dtypes.residual), (plan.gate, dtypes.gate), (plan.scale2, dtypes.scale2)
 
 
 def own_items(*values: tuple[Broadcast | None, int]) -> int:
