@@ -34,6 +34,68 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     i64 until = rows.first, gate_until = rows.first;  // with COMBINED: the row that needs another line, another gate
     weights.load(weight, member);
     biases.load(bias, member);
+    const auto renew_gates = [&](i64 row) {
+        if (row != gate_until) return;
+        const auto [batch, token] = place_of(row, tokens);
+        gates.load(modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token), member);
+        gate_until = row + rows_left<GATE>(gate_rows, token);
+    };
+    const auto renew_line = [&](i64 row) {
+        if (row != until) return;
+        const auto [batch, token] = place_of(row, tokens);
+        const Broadcast scale_at = {scale_batch_stride, scale_group_stride, scale_rows};
+        const Broadcast shift_at = {shift_batch_stride, shift_group_stride, shift_rows};
+        const char* scale_row = modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, batch, token);
+        const char* shift_row = modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, batch, token);
+        until = row + min(rows_left<SCALE>(scale_rows, token), rows_left<SHIFT>(shift_rows, token));
+        combine<WEIGHT_DTYPE, BIAS_DTYPE, SCALE_DTYPE, SCALE, SHIFT_DTYPE, SHIFT>(line, weight, bias, scale_row, shift_row, member);
+    };
+    // Makes x the rounded v, and stores it.
+    const auto add = [&](i64 row, Vector (&own)[PER_LANE], const Vector (&other)[PER_LANE]) {
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (skips(i, member)) continue;
+            float values[VEC], sums[VEC];
+            unpack(own[i], values);
+            unpack(other[i], sums);
+            // Not contracted, so that v rounds as torch's float32 chain does.
+            if constexpr (GATE >= 0) {
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) values[e] = __fmul_rn(values[e], gates.value(i, e));
+            }
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) sums[e] = __fadd_rn(sums[e], values[e]);
+            own[i] = pack(sums);
+            store_vector(v + row * ROW_BYTES + vector_of(i, member) * 16, own[i]);
+        }
+    };
+    const auto put_result = [&](i64 row, int i, const Vector& own, const Statistics& found) {
+        float values[VEC];
+        unpack(own, values);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+            values[e] = (values[e] - found.mean) * found.inverse;
+            if constexpr (COMBINED) {
+                values[e] = line.at(i, e, values[e]);
+            } else {
+                if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
+                if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
+                values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
+            }
+        }
+        store_vector(y + row * ROW_BYTES + vector_of(i, member) * 16, pack(values));
+    };
+    if constexpr (IN_PIPELINE) {
+        const auto end = [&](i64 row, int slot, const Statistics& found, int) {
+            renew_line(row);
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i)
+                if (!skips(i, member)) put_result(row, i, stream.template vector_in<0>(slot, i), found);
+        };
+        renew_line(rows.first);
+        in_pipeline(stream, rows, eps, exchange, end);
+        return;
+    }
     int turn = 0;
     for (i64 row = rows.first; row < rows.end; row += rows.step, ++turn) {
         const auto [batch, token] = place_of(row, tokens);
@@ -42,71 +104,27 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
             stream.take<0>(row, own);
             if constexpr (RESIDUAL) stream.take<1>(row, other);
         }
-        if constexpr (RESIDUAL && GATE >= 0 && COMBINED) {
-            if (row == gate_until) {
-                gates.load(modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token), member);
-                gate_until = row + rows_left<GATE>(gate_rows, token);
-            }
-        } else if constexpr (RESIDUAL && GATE >= 0)
+        if constexpr (RESIDUAL && GATE >= 0 && COMBINED)
+            renew_gates(row);
+        else if constexpr (RESIDUAL && GATE >= 0)
             gates.keep(modulation_row<GATE_DTYPE, GATE>(gate, {gate_batch_stride, gate_group_stride, gate_rows}, batch, token), member);
-        const Broadcast scale_at = {scale_batch_stride, scale_group_stride, scale_rows};
-        const Broadcast shift_at = {shift_batch_stride, shift_group_stride, shift_rows};
         if constexpr (COMBINED) {
-            if (row == until) {
-                const char* scale_row = modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, batch, token);
-                const char* shift_row = modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, batch, token);
-                until = row + min(rows_left<SCALE>(scale_rows, token), rows_left<SHIFT>(shift_rows, token));
-                combine<WEIGHT_DTYPE, BIAS_DTYPE, SCALE_DTYPE, SCALE, SHIFT_DTYPE, SHIFT>(line, weight, bias, scale_row, shift_row, member);
-            }
+            renew_line(row);
         } else {
-            scales.keep(modulation_row<SCALE_DTYPE, SCALE>(scale, scale_at, batch, token), member);
-            shifts.keep(modulation_row<SHIFT_DTYPE, SHIFT>(shift, shift_at, batch, token), member);
+            scales.keep(modulation_row<SCALE_DTYPE, SCALE>(scale, {scale_batch_stride, scale_group_stride, scale_rows}, batch, token), member);
+            shifts.keep(modulation_row<SHIFT_DTYPE, SHIFT>(shift, {shift_batch_stride, shift_group_stride, shift_rows}, batch, token), member);
         }
         if constexpr (BULK) {
             stream.wait();
             stream.take<0>(row, own);
             if constexpr (RESIDUAL) stream.take<1>(row, other);
         }
-        if constexpr (RESIDUAL) {
-#pragma unroll
-            for (int i = 0; i < PER_LANE; ++i) {
-                if (skips(i, member)) continue;
-                float values[VEC], sums[VEC];
-                unpack(own[i], values);
-                unpack(other[i], sums);
-                // Not contracted, so that v rounds as torch's float32 chain does.
-                if constexpr (GATE >= 0) {
-#pragma unroll
-                    for (int e = 0; e < VEC; ++e) values[e] = __fmul_rn(values[e], gates.value(i, e));
-                }
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) sums[e] = __fadd_rn(sums[e], values[e]);
-                own[i] = pack(sums);
-                store_vector(v + row * ROW_BYTES + vector_of(i, member) * 16, own[i]);
-            }
-        }
-
+        if constexpr (RESIDUAL) add(row, own, other);
         const Statistics found =
             row_statistics<SPREAD>([&](int i, float (&values)[VEC]) { unpack(own[i], values); }, member, 0, turn, eps, exchange);
         stream.release(row);
-
 #pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) {
-            if (skips(i, member)) continue;
-            float values[VEC];
-            unpack(own[i], values);
-#pragma unroll
-            for (int e = 0; e < VEC; ++e) {
-                values[e] = (values[e] - found.mean) * found.inverse;
-                if constexpr (COMBINED) {
-                    values[e] = line.at(i, e, values[e]);
-                } else {
-                    if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
-                    if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
-                    values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
-                }
-            }
-            store_vector(y + row * ROW_BYTES + vector_of(i, member) * 16, pack(values));
-        }
+        for (int i = 0; i < PER_LANE; ++i)
+            if (!skips(i, member)) put_result(row, i, own[i], found);
     }
 }

@@ -212,28 +212,54 @@ __device__ __forceinline__ void row_barrier(int group) {
 
 struct Sums { float first, squares; };  // of a row's deviations from an origin; of an RMS norm the squares alone
 
-// The sums of each of ROWS rows about its origin.  SPREAD: each lane takes one warp's share, and shuffles add them; otherwise every lane
-// adds all.
+// Of the warp's share of a row, whose i-th vector `value(i, x)` gives a lane, about an origin; in all of its lanes.
+template <class Values> __device__ __forceinline__ Sums warp_sums(const Values& value, float origin, int member) {
+    float first = 0.0f, squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER_LANE; ++i) {
+        if (skips(i, member)) continue;
+        float x[VEC];
+        value(i, x);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+            const float apart = holds(i, member) ? x[e] - origin : 0.0f;
+            if constexpr (LAYER) first += apart;
+            squares += apart * apart;
+        }
+    }
+    return {LAYER ? warp_sum(first) : 0.0f, warp_sum(squares)};
+}
+
+// Of a row whose warps have put theirs into `shares`.  SPREAD: each lane takes one warp's, and shuffles add them; otherwise every lane adds
+// all.
+template <bool SPREAD> __device__ __forceinline__ Sums whole_sums(const float2* shares, int member) {
+    if constexpr (!SPREAD) {
+        Sums sums = {shares[0].x, shares[0].y};
+#pragma unroll
+        for (int w = 1; w < WARPS; ++w) {
+            if constexpr (LAYER) sums.first += shares[w].x;
+            sums.squares += shares[w].y;
+        }
+        return sums;
+    }
+    constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
+    const int of = member % WIDTH;
+    const float2 share = of < WARPS ? shares[of] : make_float2(0.0f, 0.0f);
+    Sums sums = {share.x, share.y};
+#pragma unroll
+    for (int distance = WIDTH / 2; distance > 0; distance /= 2) {
+        if constexpr (LAYER) sums.first += __shfl_xor_sync(ALL, sums.first, distance);
+        sums.squares += __shfl_xor_sync(ALL, sums.squares, distance);
+    }
+    return sums;
+}
+
+// The sums of each of ROWS rows about its origin.
 template <int ROWS, bool SPREAD, class Values>
 __device__ __forceinline__ void rows_sums(const Values& value, const float (&origin)[ROWS], int member, int group,
                                           float2 (&slots)[ROWS][THREADS / 32], Sums (&sums)[ROWS]) {
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        float first = 0.0f, squares = 0.0f;
-#pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) {
-            if (skips(i, member)) continue;
-            float x[VEC];
-            value(r, i, x);
-#pragma unroll
-            for (int e = 0; e < VEC; ++e) {
-                const float apart = holds(i, member) ? x[e] - origin[r] : 0.0f;
-                if constexpr (LAYER) first += apart;
-                squares += apart * apart;
-            }
-        }
-        sums[r] = {LAYER ? warp_sum(first) : 0.0f, warp_sum(squares)};
-    }
+    for (int r = 0; r < ROWS; ++r) sums[r] = warp_sums([&](int i, float (&x)[VEC]) { value(r, i, x); }, origin[r], member);
     if constexpr (WARPS == 1) return;
     if (member % 32 == 0) {
 #pragma unroll
@@ -241,27 +267,7 @@ __device__ __forceinline__ void rows_sums(const Values& value, const float (&ori
     }
     row_barrier(group);
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        const float2* shares = slots[r] + group * WARPS;
-        if constexpr (SPREAD) {
-            constexpr int WIDTH = WARPS > 16 ? 32 : WARPS > 8 ? 16 : 8;
-            const int of = member % WIDTH;
-            const float2 share = of < WARPS ? shares[of] : make_float2(0.0f, 0.0f);
-            sums[r] = {share.x, share.y};
-#pragma unroll
-            for (int distance = WIDTH / 2; distance > 0; distance /= 2) {
-                if constexpr (LAYER) sums[r].first += __shfl_xor_sync(ALL, sums[r].first, distance);
-                sums[r].squares += __shfl_xor_sync(ALL, sums[r].squares, distance);
-            }
-        } else {
-            sums[r] = {shares[0].x, shares[0].y};
-#pragma unroll
-            for (int w = 1; w < WARPS; ++w) {
-                if constexpr (LAYER) sums[r].first += shares[w].x;
-                sums[r].squares += shares[w].y;
-            }
-        }
-    }
+    for (int r = 0; r < ROWS; ++r) sums[r] = whole_sums<SPREAD>(slots[r] + group * WARPS, member);
 }
 
 // Sum of squared deviations from the mean.  Not first * first, which would be D times larger than the squares.
@@ -269,6 +275,14 @@ __device__ __forceinline__ float spread_of(const Sums& sums) { return sums.squar
 
 // Squares about zero that are as many times larger than those about the mean lose 2 or 6 of float32's 24 bits.
 constexpr float FAR = ITEM == 4 ? 4.0f : 64.0f;
+
+// Whether a layer norm's sums about zero keep enough digits; false where something is no number.
+__device__ __forceinline__ bool near_zero(const Sums& sums) { return sums.squares < FAR * spread_of(sums); }
+
+__device__ __forceinline__ Statistics statistics_of(const Sums& sums, float origin, float eps) {
+    const float variance = (LAYER ? fmaxf(spread_of(sums), 0.0f) : sums.squares) * (1.0f / D);  // of a NaN the mean is one too
+    return {LAYER ? origin + sums.first * (1.0f / D) : 0.0f, inverse_root(variance + eps)};
+}
 
 // Mean and reciprocal deviation of each of ROWS rows, for which their warps meet once, or twice.  `value(r, i, x)` gives the float32 values
 // of the lane's i-th vector of row r.
@@ -282,9 +296,9 @@ __device__ __forceinline__ void rows_statistics(const Values& value, int member,
     Sums sums[ROWS];
     rows_sums<ROWS, SPREAD>(value, origin, member, group, exchange.slot[turn & 1], sums);
     if constexpr (LAYER) {
-        bool near = true;  // the same for all lanes of the rows; false where something is no number
+        bool near = true;  // the same for all lanes of the rows
 #pragma unroll
-        for (int r = 0; r < ROWS; ++r) near = near && sums[r].squares < FAR * spread_of(sums[r]);
+        for (int r = 0; r < ROWS; ++r) near = near && near_zero(sums[r]);
         if (!near) {
 #pragma unroll
             for (int r = 0; r < ROWS; ++r) origin[r] = sums[r].first * (1.0f / D);
@@ -292,10 +306,7 @@ __device__ __forceinline__ void rows_statistics(const Values& value, int member,
         }
     }
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-        const float variance = (LAYER ? fmaxf(spread_of(sums[r]), 0.0f) : sums[r].squares) * (1.0f / D);  // of a NaN the mean is one too
-        found[r] = {LAYER ? origin[r] + sums[r].first * (1.0f / D) : 0.0f, inverse_root(variance + eps)};
-    }
+    for (int r = 0; r < ROWS; ++r) found[r] = statistics_of(sums[r], origin[r], eps);
 }
 
 // Likewise of one row; `value(i, x)` gives the lane's i-th vector.
@@ -304,6 +315,24 @@ __device__ __forceinline__ Statistics row_statistics(const Values& value, int me
     Statistics found[1];
     rows_statistics<1, SPREAD>([&](int, int i, float (&x)[VEC]) { value(i, x); }, member, group, turn, eps, exchange, found);
     return found[0];
+}
+
+// `row_statistics` in two halves, between which a block that works on one row at a time passes a barrier and may do anything else.
+template <class Values> __device__ __forceinline__ void begin_statistics(const Values& value, int member, int turn, Exchange& exchange) {
+    const Sums sums = warp_sums(value, 0.0f, member);
+    if (member % 32 == 0) exchange.slot[turn & 1][0][member / 32] = make_float2(sums.first, sums.squares);
+}
+
+template <bool SPREAD, class Values>
+__device__ __forceinline__ Statistics end_statistics(const Values& value, int member, int turn, float eps, Exchange& exchange) {
+    const Sums sums = whole_sums<SPREAD>(exchange.slot[turn & 1][0], member);
+    if (LAYER && !near_zero(sums)) {
+        float origin[1] = {sums.first * (1.0f / D)};
+        Sums again[1];
+        rows_sums<1, SPREAD>([&](int, int i, float (&x)[VEC]) { value(i, x); }, origin, member, 0, exchange.slot[2], again);
+        return statistics_of(again[0], origin[0], eps);
+    }
+    return statistics_of(sums, 0.0f, eps);
 }
 
 // One vector of a row, from element `index` on, normalised, with its weights and biases (dtypes as DTYPE, or negative: none).

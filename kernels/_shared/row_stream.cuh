@@ -12,11 +12,15 @@
 //   ALIGNED          1: every row of these tensors starts on 16 bytes (needed with STAGES)
 //   SHARED_ALIGNED   1: every row of values that rows share does
 //   SINGLE           1: every block has one row, so that there is no loop
+//   PIPELINED        1: a block takes up its next row between a row's sums and its result (see in_pipeline); 0 where it is not defined
 //   LINES            1: copies take whole lines of memory (see LINE); 0 where it is not defined
 //   COMBINED         1: weights, biases and modulations are put together, into what a row is multiplied by and what is added (see Line)
 
 #ifndef LINES
 #define LINES 0
+#endif
+#ifndef PIPELINED
+#define PIPELINED 0
 #endif
 
 #include "row_norm.cuh"
@@ -42,6 +46,8 @@ constexpr int FIRST_SLOTS = SLOTS < 2 ? SLOTS : 2;
 #ifndef TABLES
 static_assert(GROUPS == 1, "a block works on one row at a time");
 #endif
+constexpr bool IN_PIPELINE = BULK && PIPELINED;
+static_assert(!IN_PIPELINE || (SLOTS > 1 && WARPS > 1), "two rows are worked on at once, by warps that wait for one another");
 static_assert(!BULK || ALIGNED, "bulk copies take whole vectors of 16 bytes");
 
 // The rows of one block.  The launch's rows have `parts` parts of `part_rows` (one part without COMBINED), whose blocks alternate.  Those of
@@ -156,8 +162,8 @@ template <class Source> struct Stream {
         expect(ring.full[into], all);
     }
 
-    // Where the current row of one tensor begins in shared memory.
-    template <int STREAM> __device__ __forceinline__ const char* begin() const {
+    // Where a slot's row of one tensor begins in shared memory.
+    template <int STREAM> __device__ __forceinline__ const char* begin(int slot) const {
         return ring.slot[slot] + slot_bytes(STREAM) + (LINES ? lead_of(slot, STREAM) : 0);
     }
 
@@ -170,22 +176,24 @@ template <class Source> struct Stream {
         }
     }
 
+    // The lane's i-th vector of a slot's row of one tensor in x's dtype.
+    template <int STREAM> __device__ __forceinline__ Vector vector_in(int slot, int i) const {
+        const uint4 raw = *((const uint4*)begin<STREAM>(slot) + vector_of(i, member));
+        return {{raw.x, raw.y, raw.z, raw.w}};
+    }
+
     // The lane's share of the current row of one tensor in x's dtype, after `wait`.
     template <int STREAM> __device__ __forceinline__ void take(i64 row, Vector (&out)[PER_LANE]) const {
         if constexpr (!BULK) return load_row<ALIGNED>(source(STREAM, row), member, out);
-        const char* from = begin<STREAM>();
 #pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) {
-            if (skips(i, member)) continue;
-            const uint4 raw = *((const uint4*)from + vector_of(i, member));
-            out[i] = {{raw.x, raw.y, raw.z, raw.w}};
-        }
+        for (int i = 0; i < PER_LANE; ++i)
+            if (!skips(i, member)) out[i] = vector_in<STREAM>(slot, i);
     }
 
-    // Likewise of a tensor of any dtype.
-    template <int STREAM, int KIND, int ADDRESSING> __device__ __forceinline__ void take(i64 row, Kept<KIND, ADDRESSING>& out) const {
+    // Likewise of a tensor of any dtype, and of any slot.
+    template <int STREAM, int KIND, int ADDRESSING> __device__ __forceinline__ void take(i64 row, int slot, Kept<KIND, ADDRESSING>& out) const {
         constexpr int WORDS = Kept<KIND, ADDRESSING>::WORDS;
-        const char* from = BULK ? begin<STREAM>() : source(STREAM, row);
+        const char* from = BULK ? begin<STREAM>(slot) : source(STREAM, row);
 #pragma unroll
         for (int i = 0; i < PER_LANE; ++i) {
             if (skips(i, member)) continue;
@@ -204,12 +212,48 @@ template <class Source> struct Stream {
         if constexpr (BULK) {
             if constexpr (WARPS == 1) __syncwarp();
             if (member == ASKING && row + SLOTS * rows.step < rows.end) request(slot, row + SLOTS * rows.step);
-            if (++slot == SLOTS) slot = 0, parity ^= 1;
+            advance();
         }
+    }
+
+    // On to the next row's slot.
+    __device__ __forceinline__ void advance() {
+        if (++slot == SLOTS) slot = 0, parity ^= 1;
+    }
+
+    // Asks for another row in the place of the one before `row`, which is the current one.  A block barrier has passed since that was read.
+    __device__ __forceinline__ void replace(i64 row) {
+        if (member == ASKING && row != rows.first && row + (SLOTS - 1) * rows.step < rows.end)
+            request(slot == 0 ? SLOTS - 1 : slot - 1, row + (SLOTS - 1) * rows.step);
     }
 };
 
 constexpr bool SPREAD = COMBINED && WARPS > 6;  // of row_statistics
+
+// Works on the block's rows, two at a time, so that no warp waits for the others' sums with nothing else to do: behind a barrier it finds the
+// statistics of one row, gives its sums of the next one, and makes the first one's result, by `end(row, slot, found, turn)`, of x that is
+// still in its slot.
+template <class Source, class End>
+__device__ __forceinline__ void in_pipeline(Stream<Source>& stream, const Rows& rows, float eps, Exchange& exchange, const End& end) {
+    const auto x_in = [&](int slot) {
+        return [&stream, slot](int i, float (&values)[VEC]) { unpack(stream.template vector_in<0>(slot, i), values); };
+    };
+    stream.wait();
+    begin_statistics(x_in(stream.slot), stream.member, 0, exchange);
+    int turn = 0;
+    for (i64 row = rows.first; row < rows.end; row += rows.step, ++turn) {
+        __syncthreads();
+        stream.replace(row);
+        const int slot = stream.slot;
+        const Statistics found = end_statistics<SPREAD>(x_in(slot), stream.member, turn, eps, exchange);
+        if (row + rows.step < rows.end) {
+            stream.advance();
+            stream.wait();
+            begin_statistics(x_in(stream.slot), stream.member, turn + 1, exchange);
+        }
+        end(row, slot, found, turn);
+    }
+}
 
 // Rows from that of `token` on that read the same values.
 template <int ADDRESSING> __device__ __forceinline__ i64 rows_left(i64 rows_per_group, u32 token) {

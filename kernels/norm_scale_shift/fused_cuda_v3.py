@@ -6,14 +6,14 @@ import torch
 
 from fusebench import kernel
 
-from .._shared.cuda_stream import DEFAULT_TILE, STREAM_TILES, StreamTile, declined
+from .._shared.cuda_stream import DEFAULT_TILE, PIPELINED_TILES, STREAM_TILES, StreamTile, declined
 from .fused_cuda import run
 from .op import Arguments, Params
 
 
 @kernel(
     "norm_scale_shift", "fused_cuda", version=3, role="fused", language="cuda", replay=True, requires=("cuda.core",),
-    note="rows streamed, and what rows share put together into one factor and one term per element", choices=STREAM_TILES,
+    note="rows streamed, and what rows share put together into one factor and one term per element", choices=STREAM_TILES | PIPELINED_TILES,
 )  # fmt: skip
 def fused_cuda(call: Arguments, choice: StreamTile = DEFAULT_TILE) -> torch.Tensor:
     """Returns y `[B, S, D]`."""

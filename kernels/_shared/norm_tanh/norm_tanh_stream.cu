@@ -62,128 +62,183 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     // tanh of the gate's row, kept from row to row: computed anew for every element it would be half of all instructions.
     float factors[PER_LANE][VEC];
     const char* held = nullptr;
+    const auto renew_line2 = [&](i64 row) {
+        if (row != until2) return;
+        const auto [batch, token] = place_of(row, tokens);
+        until2 = row + rows_left<SCALE2>(scale2_rows, token);
+        combine<WEIGHT2_DTYPE, BIAS2_DTYPE, SCALE2_DTYPE, SCALE2, SCALE2_DTYPE, ABSENT>(
+            line2, weight2, bias2, scale2_row(batch, token), nullptr, member);
+    };
+    const auto renew_line = [&](i64 row) {
+        if (row != until) return;
+        const auto [batch, token] = place_of(row, tokens);
+        const char* shared_residual = WITH_RESIDUAL ? residual_row(batch, token) : nullptr;
+        until = row + min(rows_left<GATE>(gate_rows, token), rows_left<WITH_RESIDUAL ? RESIDUAL : SCALAR>(residual_rows, token));
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (skips(i, member)) continue;
+            const int index = vector_of(i, member) * VEC;
+            float values[VEC];
+            load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gate_row(batch, token), index, line.factor[i]);
+            if constexpr (WITH_RESIDUAL) load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(shared_residual, index, line.term[i]);
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) {
+                line.factor[i][e] = tanhf(line.factor[i][e]);
+                if constexpr (!WITH_RESIDUAL) line.term[i][e] = 0.0f;
+            }
+            if constexpr (BIAS_DTYPE >= 0) {
+                load_shared_values<BIAS_DTYPE, SHARED_ALIGNED>(bias, index, values);
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) line.term[i][e] += values[e] * line.factor[i][e];
+            }
+            if constexpr (WEIGHT_DTYPE >= 0) {
+                load_shared_values<WEIGHT_DTYPE, SHARED_ALIGNED>(weight, index, values);
+#pragma unroll
+                for (int e = 0; e < VEC; ++e) line.factor[i][e] *= values[e];
+            }
+        }
+    };
+    const auto renew_gates = [&](const char* at) {
+        if (at == held) return;
+        held = at;
+        gates.load(at, member);
+#pragma unroll
+        for (int i = 0; i < PER_LANE; ++i) {
+            if (skips(i, member)) continue;
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) factors[i][e] = tanhf(gates.value(i, e));
+        }
+    };
+    // What the first norm takes beside the row itself.
+    const auto renew_first = [&](i64 row) {
+        const auto [batch, token] = place_of(row, tokens);
+        if constexpr (!RESIDUAL_OWN && !WITH_RESIDUAL) residuals.keep(residual_row(batch, token), member);
+        if constexpr (LINE) renew_line(row);
+        else if constexpr (!GATE_OWN) renew_gates(gate_row(batch, token));
+    };
+    // y of a vector of x, which is stored too.
+    const auto put_first = [&](i64 row, int i, const Vector& own, const Statistics& found) {
+        float values[VEC];
+        unpack(own, values);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+            values[e] = (values[e] - found.mean) * found.inverse;
+            if constexpr (WITH_RESIDUAL) {
+                values[e] = line.at(i, e, values[e]);
+            } else if constexpr (LINE && BIAS_DTYPE >= 0) {
+                values[e] = residuals.value(i, e) + line.at(i, e, values[e]);
+            } else if constexpr (LINE) {
+                values[e] = residuals.value(i, e) + line.factor[i][e] * values[e];
+            } else {
+                if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
+                if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
+                values[e] = residuals.value(i, e) + (GATE_OWN ? tanhf(gates.value(i, e)) : factors[i][e]) * values[e];
+            }
+        }
+        const Vector result = pack(values);
+        store_vector(y + row * ROW_BYTES + vector_of(i, member) * 16, result);
+        return result;
+    };
+    // Rounded as y is: equal values leave zeros (plan.py, is_shifted).
+    const float shift = SECOND && SHIFTED ? widen<DTYPE>(narrow<DTYPE>(load_scalar<RESIDUAL_DTYPE>(residual))) : 0.0f;
+    const auto shifted = [&](const Vector& own, float (&values)[VEC]) {
+        unpack(own, values);
+        if constexpr (SHIFTED) {
+#pragma unroll
+            for (int e = 0; e < VEC; ++e) values[e] -= shift;
+        }
+    };
+    const auto put_second = [&](i64 row, int i, const Vector& own, const Statistics& second) {
+        float values[VEC];
+        shifted(own, values);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) {
+            values[e] = (values[e] - second.mean) * second.inverse;
+            if constexpr (LINE2) {
+                values[e] = BIAS2_DTYPE >= 0 ? line2.at(i, e, values[e]) : values[e] * line2.factor[i][e];
+            } else {
+                if constexpr (WEIGHT2_DTYPE >= 0) values[e] *= weights2.value(i, e);
+                if constexpr (BIAS2_DTYPE >= 0) values[e] += biases2.value(i, e);
+                values[e] *= 1.0f + scales2.value(i, e);
+            }
+        }
+        store_vector(y2 + row * ROW_BYTES + vector_of(i, member) * 16, pack(values));
+    };
+    if constexpr (IN_PIPELINE) {
+        __shared__ Exchange exchange2;
+        Vector kept[PER_LANE];  // y of the row before, for its second norm
+        const auto second = [&](i64 row, int turn) {
+            if constexpr (LINE2) renew_line2(row);
+            const Statistics found = end_statistics<SPREAD>([&](int i, float (&values)[VEC]) { shifted(kept[i], values); }, member, turn, eps, exchange2);
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i)
+                if (!skips(i, member)) put_second(row, i, kept[i], found);
+        };
+        i64 last = rows.first;
+        int last_turn = 0;
+        const auto end = [&](i64 row, int slot, const Statistics& found, int turn) {
+            if constexpr (SECOND)
+                if (row != rows.first) second(row - rows.step, turn - 1);
+            renew_first(row);
+            if constexpr (RESIDUAL_OWN) stream.template take<1>(row, slot, residuals);
+            if constexpr (GATE_OWN) stream.template take<2>(row, slot, gates);
+#pragma unroll
+            for (int i = 0; i < PER_LANE; ++i)
+                if (!skips(i, member)) kept[i] = put_first(row, i, stream.template vector_in<0>(slot, i), found);
+            if constexpr (SECOND) {
+                if constexpr (SCALE2_OWN) {
+                    stream.template take<3>(row, slot, scales2);
+                } else if constexpr (!LINE2) {
+                    const auto [batch, token] = place_of(row, tokens);
+                    scales2.keep(scale2_row(batch, token), member);
+                }
+                begin_statistics([&](int i, float (&values)[VEC]) { shifted(kept[i], values); }, member, turn, exchange2);
+                last = row;
+                last_turn = turn;
+            }
+        };
+        if constexpr (LINE2) renew_line2(rows.first);
+        renew_first(rows.first);
+        in_pipeline(stream, rows, eps, exchange, end);
+        if constexpr (SECOND) {
+            __syncthreads();
+            second(last, last_turn);
+        }
+        return;
+    }
     int turn = 0;
     for (i64 row = rows.first; row < rows.end; row += rows.step) {
-        const auto [batch, token] = place_of(row, tokens);
         Vector own[PER_LANE];  // x, then the rounded y
         const auto take_row = [&] {
-            stream.take<0>(row, own);
-            if constexpr (RESIDUAL_OWN) stream.take<1>(row, residuals);
-            if constexpr (GATE_OWN) stream.take<2>(row, gates);
-            if constexpr (SECOND && SCALE2_OWN) stream.take<3>(row, scales2);
+            stream.template take<0>(row, own);
+            if constexpr (RESIDUAL_OWN) stream.template take<1>(row, stream.slot, residuals);
+            if constexpr (GATE_OWN) stream.template take<2>(row, stream.slot, gates);
+            if constexpr (SECOND && SCALE2_OWN) stream.template take<3>(row, stream.slot, scales2);
         };
         if constexpr (!BULK) take_row();
         if constexpr (LINE2) {
-            if (row == until2) {
-                until2 = row + rows_left<SCALE2>(scale2_rows, token);
-                combine<WEIGHT2_DTYPE, BIAS2_DTYPE, SCALE2_DTYPE, SCALE2, SCALE2_DTYPE, ABSENT>(
-                    line2, weight2, bias2, scale2_row(batch, token), nullptr, member);
-            }
+            renew_line2(row);
         } else if constexpr (SECOND && !SCALE2_OWN) {
+            const auto [batch, token] = place_of(row, tokens);
             scales2.keep(scale2_row(batch, token), member);
         }
-        if constexpr (!RESIDUAL_OWN && !WITH_RESIDUAL) residuals.keep(residual_row(batch, token), member);
-        if constexpr (LINE) {
-            if (row == until) {
-                const char* shared_residual = WITH_RESIDUAL ? residual_row(batch, token) : nullptr;
-                until = row + min(rows_left<GATE>(gate_rows, token), rows_left<WITH_RESIDUAL ? RESIDUAL : SCALAR>(residual_rows, token));
-#pragma unroll
-                for (int i = 0; i < PER_LANE; ++i) {
-                    if (skips(i, member)) continue;
-                    const int index = vector_of(i, member) * VEC;
-                    float values[VEC];
-                    load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gate_row(batch, token), index, line.factor[i]);
-                    if constexpr (WITH_RESIDUAL) load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(shared_residual, index, line.term[i]);
-#pragma unroll
-                    for (int e = 0; e < VEC; ++e) {
-                        line.factor[i][e] = tanhf(line.factor[i][e]);
-                        if constexpr (!WITH_RESIDUAL) line.term[i][e] = 0.0f;
-                    }
-                    if constexpr (BIAS_DTYPE >= 0) {
-                        load_shared_values<BIAS_DTYPE, SHARED_ALIGNED>(bias, index, values);
-#pragma unroll
-                        for (int e = 0; e < VEC; ++e) line.term[i][e] += values[e] * line.factor[i][e];
-                    }
-                    if constexpr (WEIGHT_DTYPE >= 0) {
-                        load_shared_values<WEIGHT_DTYPE, SHARED_ALIGNED>(weight, index, values);
-#pragma unroll
-                        for (int e = 0; e < VEC; ++e) line.factor[i][e] *= values[e];
-                    }
-                }
-            }
-        } else if constexpr (!GATE_OWN) {
-            if (const char* at = gate_row(batch, token); at != held) {
-                held = at;
-                gates.load(at, member);
-#pragma unroll
-                for (int i = 0; i < PER_LANE; ++i) {
-                    if (skips(i, member)) continue;
-#pragma unroll
-                    for (int e = 0; e < VEC; ++e) factors[i][e] = tanhf(gates.value(i, e));
-                }
-            }
-        }
+        renew_first(row);
         if constexpr (BULK) {
             stream.wait();
             take_row();
         }
-
         const auto value = [&](int i, float (&values)[VEC]) { unpack(own[i], values); };
         const Statistics found = row_statistics<SPREAD>(value, member, 0, turn++, eps, exchange);
         stream.release(row);
 #pragma unroll
-        for (int i = 0; i < PER_LANE; ++i) {
-            if (skips(i, member)) continue;
-            float values[VEC];
-            unpack(own[i], values);
-#pragma unroll
-            for (int e = 0; e < VEC; ++e) {
-                values[e] = (values[e] - found.mean) * found.inverse;
-                if constexpr (WITH_RESIDUAL) {
-                    values[e] = line.at(i, e, values[e]);
-                } else if constexpr (LINE && BIAS_DTYPE >= 0) {
-                    values[e] = residuals.value(i, e) + line.at(i, e, values[e]);
-                } else if constexpr (LINE) {
-                    values[e] = residuals.value(i, e) + line.factor[i][e] * values[e];
-                } else {
-                    if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
-                    if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
-                    values[e] = residuals.value(i, e) + (GATE_OWN ? tanhf(gates.value(i, e)) : factors[i][e]) * values[e];
-                }
-            }
-            own[i] = pack(values);
-            store_vector(y + row * ROW_BYTES + vector_of(i, member) * 16, own[i]);
-        }
-
+        for (int i = 0; i < PER_LANE; ++i)
+            if (!skips(i, member)) own[i] = put_first(row, i, own[i], found);
         if constexpr (SECOND) {
-            // Rounded as y is: equal values leave zeros (plan.py, is_shifted).
-            const float shift = SHIFTED ? widen<DTYPE>(narrow<DTYPE>(load_scalar<RESIDUAL_DTYPE>(residual))) : 0.0f;
-            const auto shifted = [&](int i, float (&values)[VEC]) {
-                unpack(own[i], values);
-                if constexpr (SHIFTED) {
+            const auto result = [&](int i, float (&values)[VEC]) { shifted(own[i], values); };
+            const Statistics second = row_statistics<SPREAD>(result, member, 0, turn++, eps, exchange);
 #pragma unroll
-                    for (int e = 0; e < VEC; ++e) values[e] -= shift;
-                }
-            };
-            const Statistics second = row_statistics<SPREAD>(shifted, member, 0, turn++, eps, exchange);
-#pragma unroll
-            for (int i = 0; i < PER_LANE; ++i) {
-                if (skips(i, member)) continue;
-                float values[VEC];
-                shifted(i, values);
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) {
-                    values[e] = (values[e] - second.mean) * second.inverse;
-                    if constexpr (LINE2) {
-                        values[e] = BIAS2_DTYPE >= 0 ? line2.at(i, e, values[e]) : values[e] * line2.factor[i][e];
-                    } else {
-                        if constexpr (WEIGHT2_DTYPE >= 0) values[e] *= weights2.value(i, e);
-                        if constexpr (BIAS2_DTYPE >= 0) values[e] += biases2.value(i, e);
-                        values[e] *= 1.0f + scales2.value(i, e);
-                    }
-                }
-                store_vector(y2 + row * ROW_BYTES + vector_of(i, member) * 16, pack(values));
-            }
+            for (int i = 0; i < PER_LANE; ++i)
+                if (!skips(i, member)) put_second(row, i, own[i], second);
         }
     }
 }

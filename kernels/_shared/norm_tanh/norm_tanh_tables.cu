@@ -103,7 +103,7 @@ norm_tanh_tables(const char* __restrict__ x, const char* __restrict__ residual, 
         Kept<RESIDUAL_DTYPE, RESIDUAL_OWN ? RESIDUAL : ABSENT> residuals;
         stream.wait();
         stream.take<0>(row, own);
-        if constexpr (RESIDUAL_OWN) stream.take<1>(row, residuals);
+        if constexpr (RESIDUAL_OWN) stream.take<1>(row, stream.slot, residuals);
         const auto value = [&](int i, float (&values)[VEC]) { unpack(own[i], values); };
         const Statistics found = row_statistics<SPREAD>(value, member, group, turn++, eps, exchange);
         stream.release(row);

@@ -68,7 +68,7 @@ NO_STORE = ("if constexpr (RESIDUAL && EARLY) store_vector", "if constexpr (fals
 DEFECTS = {
     "a shift of the sample before": (NEIGHBOURS, "a sample ends within a block", "shifts[r] != shifts[r - 1]", "false"),
     "a gate of the sample before": (NEIGHBOURS, "a sample ends within a block", "gates[r] != gates[r - 1]", "false"),
-    "statistics of the row before": (NEIGHBOURS, "rows left over", "shares = slots[r] + ", "shares = slots[0] + "),
+    "statistics of the row before": (NEIGHBOURS, "rows left over", "whole_sums<SPREAD>(slots[r] + ", "whole_sums<SPREAD>(slots[0] + "),
     "a row that is taken twice": (NEIGHBOURS, "a sample ends within a block", "min(first + r, rows - 1)", "min(first + r / 2, rows - 1)"),
     "a shift of the first frame": (ALONE, "frames of float32 values", *FIRST_SHIFT),
     "a scale of the other set": (SELECTING, "samples", *FIRST_SET),

@@ -106,7 +106,7 @@ PLANTED = {
     "16-bit rows summed once": ("float16", "far_from_zero", "if (!near) {", "if (false) {"),
     "float32 rows summed once": ("float32", "far_from_zero", "if (!near) {", "if (false) {"),
     "second sums about zero": ("float32", "far_from_zero", "origin[r] = sums[r].first * (1.0f / D);", ""),
-    "a repeated vector counted twice": ("float16", "near_zero", "holds(i, member) ? x[e] - origin[r] : 0.0f", "x[e] - origin[r]"),
+    "a repeated vector counted twice": ("float16", "near_zero", "holds(i, member) ? x[e] - origin : 0.0f", "x[e] - origin"),
 }
 
 

@@ -51,3 +51,39 @@ def test_a_call_of_many_tokens_or_odd_halves_is_declined(
 @pytest.mark.parametrize(("rows", "heads", "due"), [(1, 32, 1), (3, 32, 1), (4, 32, 4), (256, 3, 4), (256, 2, 2), (256, 1, 1)])
 def test_a_program_has_four_heads_where_there_are_as_many_and_tokens_enough(module: Any, rows: int, heads: int, due: int) -> None:
     assert tuple(module("_few_tokens").tile_of(rows, heads)) == (due, due)
+
+
+@pytest.mark.parametrize(
+    ("q", "k", "shape", "due"),
+    [
+        ((24, 0, 3072), (24, 0, 3072), (1, 4, 128), 24),
+        ((24, 0, 3072), (0, 0, 0), (1, 4, 128), 24),
+        ((8, 512, 512), (8, 512, 512), (32, 1, 64), 4),
+        ((8, 0, 320), (8, 0, 320), (1, 1, 40), 4),
+        ((5, 0, 320), (5, 0, 320), (1, 2, 64), 0),  # five heads are no whole pairs
+        ((24, 0, 3072), (8, 0, 1024), (1, 4, 128), 0),
+        ((24, 0, 9216), (24, 0, 3072), (1, 4, 128), 0),  # of a packed projection
+        ((24, 0, 9216), (24, 0, 9216), (1, 1, 128), 24),  # of which one token has no next
+        ((8, 1024, 512), (8, 512, 512), (32, 1, 64), 0),
+        ((24, 12288, 3072), (24, 12288, 3072), (2, 4, 128), 0),  # a token of a sample
+        ((24, 0, 3072), (24, 0, 3072), (1, 6, 128), 0),  # 144 programs
+    ],
+)
+def test_few_packed_heads_are_a_grid_of_one_dimension(module: Any, q: Any, k: Any, shape: tuple[int, int, int], due: int) -> None:
+    few = module("_few_tokens")
+    assert few.flat_blocks(few.Heads(*q), few.Heads(*k), *shape) == due
+
+
+@pytest.mark.parametrize(
+    "changes", [{"tokens": 4, "heads": 24}, {"tokens": 1, "batch": 3, "heads": 4, "head_dim": 64}, {"tokens": 4, "heads": 4, "kv_heads": 0}]
+)
+def test_heads_that_the_number_of_a_program_places_are_turned_alike(bench_of: Callable[[str], Any], changes: dict[str, Any]) -> None:
+    bench = bench_of("rotary_embedding")
+    params = bench.op.parse_params({"head_dim": 128, "layout": "interleaved", "position_offset": 3} | changes)
+    buffers = bench.buffers(params)
+    given = dict(bench.op.arguments(params, buffers))
+    turned = {name: value.clone() for name, value in given.items() if name in ("q", "k") and value is not None}
+    bench.kernel("fused_triton@3")(**given | turned)
+    bench.kernel("fused_triton@2")(**given)
+    for name, value in turned.items():
+        torch.testing.assert_close(value, given[name], rtol=0, atol=0)

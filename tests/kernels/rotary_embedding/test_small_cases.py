@@ -40,6 +40,8 @@ CASES: dict[str, dict[str, Any]] = {
     "no k, 2-D neox": NEOX | {"kv_heads": 0, "rank": 2, "packed": True},
     "2-D packed": {"rank": 2, "packed": True, "kv_heads": 2},
     "4-D packed, two samples": {"rank": 4, "packed": True, "batch": 2, "tokens": 3},
+    "samples of a token": {"rank": 4, "batch": 3, "tokens": 1, "head_dim": 64},
+    "samples of a token, by index": NEOX | {"rank": 4, "batch": 3, "tokens": 1, "positions": "index", "caches": "separate"},
     "4-D by index": {"rank": 4, "batch": 2, "tokens": 2, "positions": "index", "caches": "separate"},
     "by index, offset": NEOX | {"positions": "index", "position_offset": 9, "tokens": 3},
     "separate neox": NEOX | {"caches": "separate", "rope_dim": 64},
@@ -52,7 +54,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 FEW = (
     "interleaved", "neox", "D 96 R 66", "D 256 neox R 128 packed", "R 2 neox", "five heads", "no k, 2-D neox", "4-D packed, two samples",
-    "4-D by index", "16-bit caches", "float16 neox, its cache", "float32 neox R 64",
+    "samples of a token, by index", "4-D by index", "16-bit caches", "float16 neox, its cache", "float32 neox R 64",
 )  # fmt: skip
 
 
