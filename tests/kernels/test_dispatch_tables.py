@@ -25,7 +25,10 @@ ROOT = Path(__file__).parents[2]
 TABLES = sorted((ROOT / "kernels").glob("*/dispatch/*.json"))
 H100 = "nvidia_h100_80gb_hbm3"
 RECORDS = {
-    "nvidia_h200": ("results/baselines/nvidia_h200", "results/random/nvidia_h200", "results/choices/nvidia_h200"),
+    "nvidia_h200": (
+        "results/baselines/nvidia_h200", "results/random/nvidia_h200", "results/choices/nvidia_h200",
+        "results/random/nvidia_h200_pipelined", "results/choices/nvidia_h200_pipelined",
+    ),
     H100: (f"results/baselines/{H100}",),
 }
 """By GPU model, the stored runs that make its tables."""

@@ -35,7 +35,8 @@ def test_results_hold_baselines_calibration_scatter_evidence_counters_a_history_
     static = {name for name in found if name.startswith("baselines/static/")}
     counters = {name for name in found if name.startswith("counters/")}
     models = {name for name in found if name.startswith("models/")}
-    random = {f"{folder}/nvidia_h200/{name}" for folder in ("random", "choices") for name in ("run.json", *TABLE_FILES)}
+    selections = [f"{folder}/{gpu}" for folder in ("random", "choices") for gpu in ("nvidia_h200", "nvidia_h200_pipelined")]
+    random = {f"{folder}/{name}" for folder in selections for name in ("run.json", *TABLE_FILES)}
     peers = {f"peers/{folder}/{name}" for folder in ("nvidia_h200", "nvidia_h200_nearest") for name in ("run.json", *TABLE_FILES)}
     (trials,) = {name for name in found if name.startswith("calibration/") and name.endswith(".parquet")}
     assert found == record | static | counters | models | random | peers | {
@@ -52,9 +53,9 @@ def test_results_hold_baselines_calibration_scatter_evidence_counters_a_history_
 
 
 def test_results_are_small() -> None:
-    assert sum(file.stat().st_size for file in stored()) < 4_450_000
+    assert sum(file.stat().st_size for file in stored()) < 4_750_000
     assert (
-        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 23_000
+        sum(file.read_bytes().count(b"\n") for file in stored() if file.suffix != ".parquet") < 24_000
     )  # nine models' steps are about 1300 lines each, and so is the head of a nightly with its warnings
     assert (BASELINE / "run.json").stat().st_size < 60_000
 
@@ -63,7 +64,7 @@ def test_the_stored_baseline_is_joined_from_enough_processes_and_boards_and_fit_
     run = load_baseline(RESULTS, "NVIDIA H200")
     assert run is not None
     assert objections(run, BASELINE) == []
-    assert support_words(run).startswith("26 processes on 21 boards")
+    assert support_words(run).startswith("28 processes on 22 boards")
     shares = [one.measurement.sol for one in run.results if one.measurement is not None and one.measurement.sol is not None]
     # Two runs on two boards agree that 512 tokens of 48 heads of 128 are turned 1.0 and 1.5 % faster than a launch streams their bytes.
     assert max(shares) <= 1.015
@@ -81,7 +82,10 @@ def test_a_gating_kernel_whose_code_the_older_runs_timed_stands_on_eight_process
 
 
 def test_the_stored_baseline_is_near_what_its_older_runs_in_the_history_join_to() -> None:
-    """The newest runs' own records are not kept: of one launch, they move no mean by more than 2 %, and none below 3 us by 3 %."""
+    """The newest runs' own records are not kept: of one launch, they move no mean by more than 2 %, and none below 3 us by 3 %.
+
+    Each record is at the machine state of its newest run, so times count relative to their case's streaming yardstick.
+    """
     baseline = load_baseline(RESULTS, "NVIDIA H200")
     assert baseline is not None
     runs = {run.id: run for run in read_history_file(NEWER)}
@@ -89,6 +93,7 @@ def test_the_stored_baseline_is_near_what_its_older_runs_in_the_history_join_to(
     assert len(older) == 4
     again = join_runs([runs[baseline.joined[place].id] for place in older])
     times = {(one.case_key, one.kernel): one.measurement.time_us.value for one in again.results if one.measurement is not None}
+    then, now = ({one.case.key: one.stream_us.value for one in run.cases if one.stream_us is not None} for run in (again, baseline))
     found = {
         (one.case_key, one.kernel): one.measurement.time_us.value
         for one in baseline.results
@@ -96,7 +101,8 @@ def test_the_stored_baseline_is_near_what_its_older_runs_in_the_history_join_to(
     }
     assert len(found) > 100
     for place, time_us in found.items():
-        assert time_us == pytest.approx(times[place], rel=0.03 if time_us < 3 else 0.02), place
+        state = now[place[0]] / then[place[0]]
+        assert time_us == pytest.approx(state * times[place], rel=0.03 if time_us < 3 else 0.02), place
 
 
 def test_the_history_names_board_commit_and_time_of_every_run() -> None:
