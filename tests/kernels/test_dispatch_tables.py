@@ -26,8 +26,11 @@ TABLES = sorted((ROOT / "kernels").glob("*/dispatch/*.json"))
 H100 = "nvidia_h100_80gb_hbm3"
 RECORDS = {
     "nvidia_h200": (
-        "results/baselines/nvidia_h200", "results/random/nvidia_h200", "results/choices/nvidia_h200",
-        "results/random/nvidia_h200_pipelined", "results/choices/nvidia_h200_pipelined",
+        "results/baselines/nvidia_h200",
+        "results/random/nvidia_h200",
+        "results/choices/nvidia_h200",
+        "results/random/nvidia_h200_pipelined",
+        "results/choices/nvidia_h200_pipelined",
     ),
     H100: (f"results/baselines/{H100}",),
 }
