@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from fusebench.registry.dispatching.ranking import Ranker
 from fusebench.schema.dispatch import DispatchKey, TableEntry, TableGroup
@@ -69,6 +70,13 @@ def test_entries_that_lack_a_newer_kernel_do_not_make_the_older_ones_look_better
     ranking = grouped(({}, (*older[:4], *newer, *older[4:]))).rank(DispatchKey({"size": 103}, {}))
     kernels = ranking.kernels
     assert kernels.index("newer@1") < kernels.index("first@1") < kernels.index("second@1"), ranking.why
+
+
+@pytest.mark.parametrize(("lead", "first"), [(0.05, "first__wide@1"), (0.005, "first@1")])
+def test_a_choice_is_predicted_where_it_is_ahead_by_more_than_noise(lead: float, first: str) -> None:
+    times = (("first__wide@1", 1.0 - lead), ("first@1", 1.0), ("second@1", 1.05))
+    ranker = grouped(({}, tuple(entry(size, *times) for size in (64, 128, 256))))
+    assert ranker.rank(DispatchKey({"size": 200}, {})).kernels[0] == first
 
 
 def test_a_call_of_other_sizes_has_no_prediction() -> None:
