@@ -9,6 +9,7 @@ from typing import Generic, TypeVar
 
 from ..errors import UnknownNameError
 from ..schema import Case, KernelId, Role
+from ..schema.kernels import CHOICE_MARK
 from .declared import CaseSupport, DeclaredKernel, DeclaredOp
 from .kernel import Kernel
 from .loading.watching import Watch
@@ -154,6 +155,9 @@ def require_match(pattern: str, kernels: Sequence[KernelId], *, what: str = "ker
         if not any(kernel.matches(glob) for kernel in kernels):
             others = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
             where = f"not loaded: {problems[0]}{others}" if problems else ""
+            marked = f"*{CHOICE_MARK}{glob}"  # of a choice's name, had the glob its mark
+            if not where and any(kernel.matches(marked) for kernel in kernels):
+                where = f"a choice is matched by a glob with {CHOICE_MARK} alone, here {marked}"
             # Names are offered in the spelling that was used: `op/name@2`, `name@2` or `name`.
             spelling = 0 if "/" in glob else 1 if "@" in glob else 2
             raise UnknownNameError(what, glob, {kernel.spellings[spelling] for kernel in kernels}, where)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fusebench import Arguments, kernel, tensor
-from fusebench.errors import KernelDeclarationError
+from fusebench.errors import KernelDeclarationError, UnknownNameError
 from fusebench.registry import Collection, dispatch, load_collection
 from fusebench.registry.dispatching import dispatcher
 from fusebench.registry.dispatching.tables import encode_table
@@ -69,6 +69,12 @@ def test_a_choice_computes_what_its_kernel_does_under_the_same_conditions(collec
 def test_a_process_that_calls_one_choice_finds_its_file() -> None:
     found = load_collection([KERNELS], only={OP}, kernel=KernelId.parse(CHOICE), operators=False, entry_points=False)
     assert CHOICE in found.kernels
+
+
+def test_a_glob_that_only_choices_would_match_is_told_what_it_lacks(collection: Collection) -> None:
+    with pytest.raises(UnknownNameError, match=r"a choice is matched by a glob with __ alone, here \*__twice\*: unknown kernel 'twice\*'"):
+        collection.require_match("twice*")
+    collection.require_match("*__twice*")
 
 
 def test_a_run_measures_the_choice_that_dispatch_takes(collection: Collection) -> None:
