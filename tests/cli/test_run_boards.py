@@ -74,7 +74,7 @@ def test_a_board_that_becomes_unfit_loses_its_lease(fusebench: Fusebench, projec
     def unfit(task: TimeTask) -> None:
         raise DeviceUnfitError("it throttles")
 
-    workers.timed = on_board(1, unfit)
+    workers.timed = on_board(1, unfit, patience_s=30.0)
     found = run(fusebench)
     assert {one.board for one in found.cases} == {BOARDS[0]}
     assert any("cpu:1 is left out from here on: it throttles" in text for text in found.warnings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -53,21 +54,26 @@ def run(fusebench: Fusebench, *options: str, code: ExitCode = ExitCode.PASS) -> 
     return read_run(folder_of(outcome))
 
 
-def on_board(number: int, how: Callable[[TimeTask], None]) -> Callable[[TimeTask], Measured]:
-    """What workers answer where one board's processes do something else."""
+def on_board(number: int, how: Callable[[TimeTask], None], *, patience_s: float = 0.0) -> Callable[[TimeTask], Measured]:
+    """What workers answer where one board's processes do something else.
+
+    Args:
+        patience_s: how long the other boards wait for that board's first case, which may be late on a busy machine.
+    """
+    asked = multiprocessing.Event()
 
     def timed(task: TimeTask) -> Measured:
         # Each board is a process of its own, which holds its board's lock under its name.
         if board_of_this_process() == number:
+            asked.set()
             how(task)
+        asked.wait(patience_s)
         return slowly(task)
 
     return timed
 
 
 def board_of_this_process() -> int:
-    import multiprocessing
-
     return int(multiprocessing.current_process().name.rpartition(":")[2])
 
 
