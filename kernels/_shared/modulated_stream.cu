@@ -72,19 +72,10 @@ modulated_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     const auto put_result = [&](i64 row, int i, const Vector& own, const Statistics& found) {
         float values[VEC];
         unpack(own, values);
-#pragma unroll
-        for (int e = 0; e < VEC; ++e) {
-            values[e] = (values[e] - found.mean) * found.inverse;
-            if constexpr (COMBINED) {
-                values[e] = line.at(i, e, values[e]);
-            } else {
-                if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
-                if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
-                values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
-            }
-        }
+        modulate(values, i, found, line, weights, biases, scales, shifts);
         store_vector(y + row * ROW_BYTES + vector_of(i, member) * 16, pack(values));
     };
+    static_assert(!IN_PIPELINE || !RESIDUAL, "a slot holds x, and the norm would take v");
     if constexpr (IN_PIPELINE) {
         const auto end = [&](i64 row, int slot, const Statistics& found, int) {
             renew_line(row);

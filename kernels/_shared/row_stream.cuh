@@ -270,6 +270,22 @@ struct Line {
     __device__ __forceinline__ float at(int i, int e, float normalised) const { return normalised * factor[i][e] + term[i][e]; }
 };
 
+// Makes what x * weight + bias is multiplied by, and what is added, of what x is: of one vector, from element `index` on.
+template <int WEIGHT_KIND, int BIAS_KIND>
+__device__ __forceinline__ void fold(float (&factor)[VEC], float (&term)[VEC], const char* weight, const char* bias, int index) {
+    float values[VEC];
+    if constexpr (BIAS_KIND >= 0) {
+        load_shared_values<BIAS_KIND, SHARED_ALIGNED>(bias, index, values);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) term[e] += values[e] * factor[e];
+    }
+    if constexpr (WEIGHT_KIND >= 0) {
+        load_shared_values<WEIGHT_KIND, SHARED_ALIGNED>(weight, index, values);
+#pragma unroll
+        for (int e = 0; e < VEC; ++e) factor[e] *= values[e];
+    }
+}
+
 // `line` for `x * weight + bias` modulated by `scale` and `shift`, of which each row is given by its address.
 template <int WEIGHT_KIND, int BIAS_KIND, int SCALE_KIND, int SCALE_AT, int SHIFT_KIND, int SHIFT_AT>
 __device__ __forceinline__ void combine(Line& line, const char* weight, const char* bias, const char* scale, const char* shift, int member) {
@@ -277,7 +293,6 @@ __device__ __forceinline__ void combine(Line& line, const char* weight, const ch
     for (int i = 0; i < PER_LANE; ++i) {
         if (skips(i, member)) continue;
         const int index = vector_of(i, member) * VEC;
-        float values[VEC];
         load_modulation<SCALE_KIND, SCALE_AT, SHARED_ALIGNED>(scale, index, line.factor[i]);
         if constexpr (SHIFT_AT >= 0) load_modulation<SHIFT_KIND, SHIFT_AT, SHARED_ALIGNED>(shift, index, line.term[i]);
 #pragma unroll
@@ -285,15 +300,23 @@ __device__ __forceinline__ void combine(Line& line, const char* weight, const ch
             line.factor[i][e] += 1.0f;
             if constexpr (SHIFT_AT < 0) line.term[i][e] = 0.0f;
         }
-        if constexpr (BIAS_KIND >= 0) {
-            load_shared_values<BIAS_KIND, SHARED_ALIGNED>(bias, index, values);
+        fold<WEIGHT_KIND, BIAS_KIND>(line.factor[i], line.term[i], weight, bias, index);
+    }
+}
+
+// The lane's i-th vector of a row, normalised and modulated: by the line, or by what it would be made of.
+template <class Weights, class Biases, class Scales, class Shifts>
+__device__ __forceinline__ void modulate(float (&values)[VEC], int i, const Statistics& found, const Line& line, const Weights& weights,
+                                         const Biases& biases, const Scales& scales, const Shifts& shifts) {
 #pragma unroll
-            for (int e = 0; e < VEC; ++e) line.term[i][e] += values[e] * line.factor[i][e];
-        }
-        if constexpr (WEIGHT_KIND >= 0) {
-            load_shared_values<WEIGHT_KIND, SHARED_ALIGNED>(weight, index, values);
-#pragma unroll
-            for (int e = 0; e < VEC; ++e) line.factor[i][e] *= values[e];
+    for (int e = 0; e < VEC; ++e) {
+        values[e] = (values[e] - found.mean) * found.inverse;
+        if constexpr (COMBINED) {
+            values[e] = line.at(i, e, values[e]);
+        } else {
+            if constexpr (Weights::THERE) values[e] *= weights.value(i, e);
+            if constexpr (Biases::THERE) values[e] += biases.value(i, e);
+            values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
         }
     }
 }

@@ -187,6 +187,15 @@ def largest(errors: Iterable[float]) -> float:
     return max(math.inf if math.isnan(one) else one for one in errors)
 
 
+def worst(error: Callable[..., float]) -> float:
+    """The larger of `error(late=False)` and `error(late=True)`, with copies as early and as late as they may come; infinite where a block
+    hangs or breaks a rule."""
+    try:
+        return max(error(late=late) for late in (False, True))
+    except EmulationError:
+        return math.inf
+
+
 @contextmanager
 def on_cpu(
     folder: Path, *, multiprocessors: int, late: bool, planted: Mapping[str, str] | None = None, l2_bytes: int = L2_BYTES

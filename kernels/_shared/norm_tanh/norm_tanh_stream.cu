@@ -78,7 +78,6 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
         for (int i = 0; i < PER_LANE; ++i) {
             if (skips(i, member)) continue;
             const int index = vector_of(i, member) * VEC;
-            float values[VEC];
             load_modulation<GATE_DTYPE, GATE, SHARED_ALIGNED>(gate_row(batch, token), index, line.factor[i]);
             if constexpr (WITH_RESIDUAL) load_modulation<RESIDUAL_DTYPE, RESIDUAL, SHARED_ALIGNED>(shared_residual, index, line.term[i]);
 #pragma unroll
@@ -86,16 +85,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
                 line.factor[i][e] = tanhf(line.factor[i][e]);
                 if constexpr (!WITH_RESIDUAL) line.term[i][e] = 0.0f;
             }
-            if constexpr (BIAS_DTYPE >= 0) {
-                load_shared_values<BIAS_DTYPE, SHARED_ALIGNED>(bias, index, values);
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) line.term[i][e] += values[e] * line.factor[i][e];
-            }
-            if constexpr (WEIGHT_DTYPE >= 0) {
-                load_shared_values<WEIGHT_DTYPE, SHARED_ALIGNED>(weight, index, values);
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) line.factor[i][e] *= values[e];
-            }
+            fold<WEIGHT_DTYPE, BIAS_DTYPE>(line.factor[i], line.term[i], weight, bias, index);
         }
     };
     const auto renew_gates = [&](const char* at) {

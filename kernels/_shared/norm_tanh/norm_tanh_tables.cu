@@ -63,16 +63,7 @@ norm_tanh_tables(const char* __restrict__ x, const char* __restrict__ residual, 
                 factor[e] = tanhf(factor[e]);
                 if constexpr (!MERGED) term[e] = 0.0f;
             }
-            if constexpr (BIAS_DTYPE >= 0) {
-                load_shared_values<BIAS_DTYPE, SHARED_ALIGNED>(bias, index, values);
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) term[e] += values[e] * factor[e];
-            }
-            if constexpr (WEIGHT_DTYPE >= 0) {
-                load_shared_values<WEIGHT_DTYPE, SHARED_ALIGNED>(weight, index, values);
-#pragma unroll
-                for (int e = 0; e < VEC; ++e) factor[e] *= values[e];
-            }
+            fold<WEIGHT_DTYPE, BIAS_DTYPE>(factor, term, weight, bias, index);
             table.put(0, vector, factor);
             if constexpr (TERM) table.put(1, vector, term);
             if constexpr (SECOND) {

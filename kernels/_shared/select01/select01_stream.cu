@@ -137,17 +137,7 @@ select01_stream(const char* __restrict__ x, const char* __restrict__ residual, c
             if (skips(i, member)) continue;
             float values[VEC];
             value(i, values);
-#pragma unroll
-            for (int e = 0; e < VEC; ++e) {
-                values[e] = (values[e] - found.mean) * found.inverse;
-                if constexpr (COMBINED) {
-                    values[e] = line.at(i, e, values[e]);
-                } else {
-                    if constexpr (WEIGHT_DTYPE >= 0) values[e] *= weights.value(i, e);
-                    if constexpr (BIAS_DTYPE >= 0) values[e] += biases.value(i, e);
-                    values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
-                }
-            }
+            modulate(values, i, found, line, weights, biases, scales, shifts);
             store_vector(y + row * ROW_BYTES + vector_of(i, member) * 16, pack(values));
         }
     }

@@ -36,14 +36,23 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def error_on_cpu(collection: Collection, one_rounding: Any, built: Path) -> Callable[..., float]:
-    """`error_on_cpu(kernel, fields, entry, **of run_case)`: the largest error of any output in units of one rounding, infinite where one is
-    NaN, of a call with one launch, whose kernel's name ends in `entry`."""
+def error_on_cpu(collection: Collection, shared: Any, one_rounding: Any, built: Path) -> Callable[..., float]:
+    """`error_on_cpu(kernel, fields, entry, macros=, **of run_case)`: the largest error of any output in units of one rounding, infinite
+    where one is NaN, of a call with one launch, whose kernel's name ends in `entry`, and which is compiled with `macros`.
 
-    def error(name: str, fields: Mapping[str, Any], entry: str = "", **how: Any) -> float:
+    Of a second norm against that of the y that it comes with: a y between two values may be rounded to either.
+    """
+    second_norm = shared("norm_tanh.chain").reference_norm_scale
+
+    def error(name: str, fields: Mapping[str, Any], entry: str = "", *, macros: Mapping[str, int] | None = None, **how: Any) -> float:
         ran = run_case(collection.op(name.partition("/")[0]), collection.kernel(name), fields, built, **how)
         assert [source.entry.endswith(entry) for source in ran.launched] == [True]
-        return largest(one_rounding(value, ran.reference[output]) for output, value in ran.outputs.items())
+        assert dict(ran.launched[0].macros) | (macros or {}) == dict(ran.launched[0].macros)
+        reference = dict(ran.reference)
+        if "y2" in ran.outputs:
+            second = {field: ran.arguments[field] for field in ("weight2", "bias2", "scale2", "eps", "norm")}
+            reference["y2"] = second_norm(ran.outputs["y"], **second)
+        return largest(one_rounding(value, reference[output]) for output, value in ran.outputs.items())
 
     return error
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from helpers.cuda_on_cpu import largest, run_case
 from helpers.matrices import few
 
 ROW = {"batch": 2, "tokens": 44, "hidden": 3080, "strided": True}
@@ -23,16 +23,9 @@ KEPT = (("norm", True), ("residual select01", True), ("select01", False))
 
 
 @pytest.fixture
-def error_of(collection: Any, one_rounding: Any, built: Any) -> Any:
-    """`error_of(case, **of run_case)`: the largest error of any output in units of one rounding, of a launch that copies whole lines."""
-
-    def error(name: str, **how: Any) -> float:
-        kernel, fields = CASES[name]
-        ran = run_case(collection.op(kernel.partition("/")[0]), collection.kernel(kernel), fields, built, **how)
-        assert [dict(source.macros)["LINES"] for source in ran.launched] == [1]
-        return largest(one_rounding(value, ran.reference[output]) for output, value in ran.outputs.items())
-
-    return error
+def error_of(error_on_cpu: Callable[..., float]) -> Callable[..., float]:
+    """`error_of(case, **of run_case)`: `error_on_cpu` of a case, whose launch copies whole lines."""
+    return lambda name, **how: error_on_cpu(*CASES[name], macros={"LINES": 1}, **how)
 
 
 @pytest.mark.parametrize(("name", "late"), few([(name, late) for name in CASES for late in (False, True)], *KEPT))

@@ -6,15 +6,13 @@ refilled too soon shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
-import torch
 
-from fusebench.registry import Kernel, Op
-from helpers.cuda_on_cpu import EmulationError, largest, run_case
+from helpers.cuda_on_cpu import EmulationError, worst
 from helpers.matrices import few
 
 NORM_TANH = ("norm_tanh_mul_add", "norm_tanh_mul_add_norm_scale")
@@ -66,43 +64,21 @@ KEPT = (
 )
 
 
-class Bench(NamedTuple):
-    """A kernel of an op on the CPU."""
-
-    op: Op
-    kernel: Kernel
-    folder: Path
-    second_norm: Callable[..., torch.Tensor]
-    one_rounding: Callable[[torch.Tensor, torch.Tensor], float]
-
-    def error(self, name: str, *, late: bool, planted: Mapping[str, str] | None = None) -> float:
-        """The largest error of a case in units of one rounding, with three multiprocessors.
-
-        Of y2 against the norm of the y that it comes with: a y between two values may be rounded to either.
-        """
-        fields = (CASES | OWN_GATES)[name]
-        arguments, outputs, reference, launched = run_case(self.op, self.kernel, fields, self.folder, late=late, planted=planted)
-        assert [source.entry for source in launched] == ["norm_tanh_tables" if self.kernel.id.version == 4 else "norm_tanh_stream"]
-        if "y2" in outputs:
-            second = {field: arguments[field] for field in ("weight2", "bias2", "scale2", "eps", "norm")}
-            reference = {**reference, "y2": self.second_norm(outputs["y"], **second)}
-        return largest(self.one_rounding(value, reference[output]) for output, value in outputs.items())
-
-
 @pytest.fixture
-def bench_on_cpu(collection: Any, shared: Any, one_rounding: Any, built: Path) -> Callable[..., Bench]:
-    second_norm = shared("norm_tanh.chain").reference_norm_scale
+def error_of(error_on_cpu: Callable[..., float]) -> Callable[..., float]:
+    """`error_of(op, version, case, **of run_case)`: `error_on_cpu` of a case."""
 
-    def make(op: str, version: int = 4) -> Bench:
-        return Bench(collection.op(op), collection.kernel(f"{op}/fused_cuda@{version}"), built, second_norm, one_rounding)
+    def error(op: str, version: int, name: str, **how: Any) -> float:
+        entry = "norm_tanh_tables" if version == 4 else "norm_tanh_stream"
+        return error_on_cpu(f"{op}/fused_cuda@{version}", (CASES | OWN_GATES)[name], entry, **how)
 
-    return make
+    return error
 
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize(("op", "version", "name"), few(SHARING + STREAMED, *KEPT))
-def test_every_output_is_rounded_once(bench_on_cpu: Any, op: str, version: int, name: str, late: bool) -> None:
-    assert bench_on_cpu(op, version).error(name, late=late) <= 1
+def test_every_output_is_rounded_once(error_of: Any, op: str, version: int, name: str, late: bool) -> None:
+    assert error_of(op, version, name, late=late) <= 1
 
 
 DEFECTS = {
@@ -122,25 +98,18 @@ DEFECTS = {
 
 
 @pytest.mark.parametrize("defect", DEFECTS)
-def test_a_race_is_seen(bench_on_cpu: Any, defect: str) -> None:
-    bench = bench_on_cpu("norm_tanh_mul_add")
+def test_a_race_is_seen(error_of: Any, defect: str) -> None:
     name, right, wrong = DEFECTS[defect]
-    try:
-        errors = [bench.error(name, late=late, planted={right: wrong}) for late in (False, True)]
-    except EmulationError:
-        return
-    assert max(errors) > 1
+    assert worst(partial(error_of, "norm_tanh_mul_add", 4, name, planted={right: wrong})) > 1
 
 
-def test_a_wait_for_a_copy_that_never_ends_is_seen(bench_on_cpu: Any) -> None:
+def test_a_wait_for_a_copy_that_never_ends_is_seen(error_of: Any) -> None:
+    planted = {"expect(ring.full[into], SLOT_BYTES)": "expect(ring.full[into], SLOT_BYTES + 16)"}
     with pytest.raises(EmulationError, match="wait for one another for ever"):
-        bench_on_cpu("norm_tanh_mul_add").error(
-            "streamed residual", late=True, planted={"expect(ring.full[into], SLOT_BYTES)": "expect(ring.full[into], SLOT_BYTES + 16)"}
-        )
+        error_of("norm_tanh_mul_add", 4, "streamed residual", late=True, planted=planted)
 
 
 @pytest.mark.parametrize("wrong", ["gate_row(batch, 0)", "gate_row(0, token)"])
-def test_a_gate_of_another_row_is_seen(bench_on_cpu: Any, wrong: str) -> None:
-    bench = bench_on_cpu("norm_tanh_mul_add_norm_scale", 3)
+def test_a_gate_of_another_row_is_seen(error_of: Any, wrong: str) -> None:
     planted = {"return stream == 2 ? gate_row(batch, token)": f"return stream == 2 ? {wrong}"}
-    assert bench.error("everything for each row", late=False, planted=planted) > 1
+    assert error_of("norm_tanh_mul_add_norm_scale", 3, "everything for each row", planted=planted) > 1
