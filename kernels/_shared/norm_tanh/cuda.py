@@ -154,7 +154,7 @@ def _specialise_call(
             most_vectors=MOST_TABLE_VECTORS[streams, item_size],
             most_warps=TEAM_WARPS if plan.scale2 is None or is_shared(plan, plan.scale2) else WARPS_OF_OWN_SCALES,
             kinds=table_kinds(
-                shared=is_shared(plan, plan.residual), bias=dtypes.bias != NO_TENSOR, float32=item_size == 4,
+                shared=is_shared(plan, plan.residual), merged=_is_merged(plan, dtypes, layer=layer), bias=dtypes.bias != NO_TENSOR,
                 second=plan.scale2 is not None, bias2=dtypes.bias2 != NO_TENSOR,
             ),
         )  # fmt: skip
@@ -182,7 +182,7 @@ def _specialise_call(
         section = section_of(plan.rows, plan.tokens, *values)
         split = split_combined(
             plan.hidden, item_size, streams, plan.rows, multiprocessors, memory=memory, alike=alike, sections=(section, plan.tokens),
-            other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size),
+            other_registers=registers_beside_vectors(device_index), kept_words=_kept_words(plan, dtypes, item_size, layer=layer),
             live_words=4 * streams + 16 // item_size, tile=tile,
         )  # fmt: skip
     return _Specialisation(
@@ -224,11 +224,11 @@ def specialise(
         return nvrtc.kernel_source(SOURCE, "norm_tanh", macros)
     scale2 = plan.scale2
     macros |= {
-        **split.macros(plan.hidden), "RESIDUAL_OWN": is_own(plan.residual), "RESIDUAL_SHARED": is_shared(plan, plan.residual),
+        **split.macros(plan.hidden), "RESIDUAL_OWN": is_own(plan.residual), "MERGED": _is_merged(plan, dtypes, layer=layer),
         "SCALE2_SHARED": scale2 is not None and is_shared(plan, scale2),
     }  # fmt: skip
     if isinstance(split, TableSplit):
-        return nvrtc.kernel_source(TABLE_SOURCE, "norm_tanh_tables", macros)
+        return nvrtc.kernel_source(TABLE_SOURCE, "norm_tanh_tables", macros | {"RESIDUAL_SHARED": is_shared(plan, plan.residual)})
     macros |= {"GATE_OWN": is_own(plan.gate), "SCALE2_OWN": scale2 is not None and is_own(scale2)}
     return nvrtc.kernel_source(STREAM_SOURCE, "norm_tanh_stream", macros)
 
@@ -258,11 +258,32 @@ def is_shared(plan: TanhPlan, values: Broadcast) -> bool:
     return values.addressing != ROW or section_of(plan.rows, plan.tokens, values) >= LEAST_NEIGHBOURS
 
 
-def _kept_words(plan: TanhPlan, dtypes: Dtypes, item_size: int) -> int:
+def is_merged(*, shared: bool, bias: bool, float32: bool, shifted: bool) -> bool:
+    """Whether the residual is made part of what neighbouring rows share: of what is added to the normalised row times its factor.
+
+    With a bias it is rounded once more then. That shows in float32. In 16 bits some 30 of a million elements fall on the other side of a
+    tie, which a second layer norm shows where one residual value is far larger than the gated norm.
+
+    Args:
+        shared: whether neighbouring rows take the same residual.
+        float32: whether x is.
+        shifted: as `is_shifted` says.
+    """
+    return shared and not (bias and (float32 or shifted))
+
+
+def _is_merged(plan: TanhPlan, dtypes: Dtypes, *, layer: bool) -> bool:
+    return is_merged(
+        shared=is_shared(plan, plan.residual), bias=dtypes.bias != NO_TENSOR, float32=dtypes.x == DTYPE_CODES[torch.float32],
+        shifted=is_shifted(plan, layer=layer),
+    )  # fmt: skip
+
+
+def _kept_words(plan: TanhPlan, dtypes: Dtypes, item_size: int, *, layer: bool) -> int:
     """Registers per vector for what rows share, where it is put together."""
-    lanes, float32 = 16 // item_size, DTYPE_CODES[torch.float32]
+    lanes = 16 // item_size
     own_gate = is_own(plan.gate)
-    merged = not own_gate and is_shared(plan, plan.residual) and (dtypes.bias == NO_TENSOR or dtypes.x != float32)
+    merged = not own_gate and _is_merged(plan, dtypes, layer=layer)
     line = lanes * (2 if merged or dtypes.bias != NO_TENSOR else 1)
     words = words_of(item_size, dtypes.weight, dtypes.bias) if own_gate else line
     if not merged and not is_own(plan.residual):
@@ -276,14 +297,13 @@ def _kept_words(plan: TanhPlan, dtypes: Dtypes, item_size: int) -> int:
     return words + words_of(item_size, dtypes.weight2, dtypes.bias2, dtypes.scale2)
 
 
-def table_kinds(*, shared: bool, bias: bool, float32: bool, second: bool, bias2: bool) -> int:
+def table_kinds(*, shared: bool, merged: bool, bias: bool, second: bool, bias2: bool) -> int:
     """Values per element of a table (KINDS of norm_tanh_tables.cu).
 
     Args:
         shared: whether a section's rows take the same residual.
-        float32: whether x is.
+        merged: whether that is part of the terms (`is_merged`).
     """
-    merged = shared and not (bias and float32)
     return 1 + (merged or bias) + (shared and not merged) + (1 + bias2 if second else 0)
 
 

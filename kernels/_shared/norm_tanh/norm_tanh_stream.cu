@@ -6,7 +6,8 @@
 //   RESIDUAL, GATE, SCALE2            addressing (0 one value, 1 one row, 2 to 4 a row per sample or token); SCALE2 is not read without SECOND
 //   SHIFTED                           1: the second norm takes y less the residual's one value
 //   RESIDUAL_OWN, GATE_OWN, SCALE2_OWN   1: there is a row for every token
-//   RESIDUAL_SHARED, SCALE2_SHARED    1: neighbouring rows take the same values.  COMBINED: with shared gates of the first norm, with
+//   MERGED                            1: the residual is part of what neighbouring rows share (cuda.py, is_merged), with shared gates
+//   SCALE2_SHARED                     1: neighbouring rows take the same scales.  COMBINED: with shared gates of the first norm, with
 //                                     shared scales of the second
 //   RESIDUAL_DTYPE, GATE_DTYPE, SCALE2_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE, WEIGHT2_DTYPE, BIAS2_DTYPE
 //                                     dtypes, coded as DTYPE; those of weights and biases are -1 where there is none
@@ -44,8 +45,7 @@ norm_tanh_stream(const char* __restrict__ x, const char* __restrict__ residual, 
     };
     Stream stream(ring_of(0), source, rows, member);
     constexpr bool LINE = COMBINED && !GATE_OWN, LINE2 = COMBINED && SECOND && SCALE2_SHARED;
-    // The residual is part of the line's terms, but in float32 with a bias: their sum would be rounded once more.
-    constexpr bool WITH_RESIDUAL = LINE && RESIDUAL_SHARED && (BIAS_DTYPE < 0 || DTYPE != FLOAT32);
+    constexpr bool WITH_RESIDUAL = LINE && MERGED;
     Kept<WEIGHT_DTYPE, !LINE && WEIGHT_DTYPE >= 0 ? CHANNEL : ABSENT> weights;
     Kept<BIAS_DTYPE, !LINE && BIAS_DTYPE >= 0 ? CHANNEL : ABSENT> biases;
     Kept<WEIGHT2_DTYPE, SECOND && !LINE2 && WEIGHT2_DTYPE >= 0 ? CHANNEL : ABSENT> weights2;

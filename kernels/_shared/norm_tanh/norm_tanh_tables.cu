@@ -7,12 +7,11 @@
 //   SHIFTED                           1: the second norm takes y less the residual's one value
 //   RESIDUAL_OWN                      1: the residual has a row for every token
 //   RESIDUAL_SHARED, SCALE2_SHARED    1: a section's rows take the same values, which are in its table; 0: each loads its own
+//   MERGED                            1: the residual is part of the terms (cuda.py, is_merged)
 //   RESIDUAL_DTYPE, GATE_DTYPE, SCALE2_DTYPE, WEIGHT_DTYPE, BIAS_DTYPE, WEIGHT2_DTYPE, BIAS2_DTYPE
 //                                     dtypes, coded as DTYPE; those of weights and biases are -1 where there is none
 
 #define STREAM_ITEMS ITEM, RESIDUAL_OWN * item_of(RESIDUAL_DTYPE)
-// The residual is part of the terms, but in float32 with a bias: their sum would be rounded once more.
-#define MERGED (RESIDUAL_SHARED && (BIAS_DTYPE < 0 || DTYPE != 2))
 #define APART (RESIDUAL_SHARED && !MERGED)
 #define TERM (MERGED || BIAS_DTYPE >= 0)
 #define TERM2 (BIAS2_DTYPE >= 0)

@@ -53,14 +53,20 @@ class NormTanhParams(ModulatedParams, frozen=True, forbid_unknown_fields=True, k
 
 
 def draw_residual(params: NormTanhParams, *, device: torch.device, generator: torch.Generator, magnitude: float) -> torch.Tensor:
-    """Buffer of the residual in its form, drawn like x; twice as wide where the case is strided (not a scalar; see `view_residual`)."""
+    """Buffer of the residual in its form, drawn like x; twice as wide where the case is strided (not a scalar; see `view_residual`).
+
+    One value is no outlier channel. A value of 65 rounds y to multiples of 1/32 in float16, about a third of what the gated norm deviates
+    by. A second layer norm would make that much of each element whose float32 sum falls on the other side of a tie.
+    """
     import torch
 
     from fusebench.accuracy.inputs import normal_with_outliers
 
     *leading, width = params.modulation_shape(params.residual)
-    shape = (*leading, 2 * width if params.strided and params.residual != "scalar" else width)
     dtype = torch.float32 if params.residual_dtype == "float32" else getattr(torch, params.dtype)
+    if params.residual == "scalar":
+        return torch.randn((*leading, width), generator=generator, device=device, dtype=torch.float32).mul_(magnitude).to(dtype)
+    shape = (*leading, 2 * width if params.strided else width)
     return normal_with_outliers(shape, dtype=dtype, device=device, generator=generator, magnitude=magnitude)
 
 

@@ -6,13 +6,16 @@ refilled too soon shows.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
-from helpers.cuda_on_cpu import EmulationError, worst
+from fusebench.registry import Collection
+from helpers.cuda_on_cpu import EmulationError, run_case, worst
 from helpers.matrices import few
 
 NORM_TANH = ("norm_tanh_mul_add", "norm_tanh_mul_add_norm_scale")
@@ -113,3 +116,40 @@ def test_a_wait_for_a_copy_that_never_ends_is_seen(error_of: Any) -> None:
 def test_a_gate_of_another_row_is_seen(error_of: Any, wrong: str) -> None:
     planted = {"return stream == 2 ? gate_row(batch, token)": f"return stream == 2 ? {wrong}"}
     assert error_of("norm_tanh_mul_add_norm_scale", 3, "everything for each row", planted=planted) > 1
+
+
+FAR = {
+    "tokens": 96, "hidden": 2104, "dtype": "float16", "norm": "layer", "affine": True, "modulation": "scalar", "modulation_dtype": "float32",
+    "residual": "scalar", "residual_dtype": "float32", "scale2": "scalar",
+}  # fmt: skip
+
+
+@pytest.fixture
+def moved(collection: Collection, built: Path) -> Callable[..., int]:
+    """`moved(version, **of run_case)`: elements of y that are not what float64 rounds to, where one value that is far larger is added."""
+    op = collection.op("norm_tanh_mul_add_norm_scale")
+
+    def fill(arguments: Mapping[str, Any]) -> None:
+        arguments["residual"].fill_(65.0131)
+
+    def count(version: int, **how: Any) -> int:
+        ran = run_case(op, collection.kernel(f"{op.name}/fused_cuda@{version}"), FAR, built, fill=fill, **how)
+        return int((ran.outputs["y"] != ran.reference["y"].to(torch.float16)).sum())
+
+    return count
+
+
+MERGED = {
+    3: {"WITH_RESIDUAL = LINE && MERGED": "WITH_RESIDUAL = LINE"},
+    4: {"#define APART (RESIDUAL_SHARED && !MERGED)": "#undef MERGED\n#define MERGED 1\n#define APART 0"},
+}
+
+
+@pytest.mark.parametrize("version", MERGED)
+def test_a_far_larger_residual_moves_no_element_across_a_tie(moved: Callable[..., int], version: int) -> None:
+    assert moved(version) == 0
+
+
+@pytest.mark.parametrize("version", MERGED)
+def test_a_far_larger_residual_that_is_added_to_the_bias_first_is_seen(moved: Callable[..., int], version: int) -> None:
+    assert moved(version, planted=MERGED[version]) > 1

@@ -177,6 +177,14 @@ def test_one_value_is_a_row_of_that_value(tanh_bench: Any, tanh_case: Any, kerne
     torch.testing.assert_close(*same, rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("magnitude", [1.0, 1e3])
+def test_a_residual_of_one_value_is_drawn_as_no_outlier(tanh_bench: Any, tanh_case: Any, magnitude: float) -> None:
+    params, draw = tanh_case(residual="scalar", dtype="float32"), torch.Generator().manual_seed(0)
+    op, device = tanh_bench.op, torch.device("cpu")
+    drawn = [op.buffers(params, device=device, generator=draw, magnitude=magnitude)["residual"].item() / magnitude for _ in range(100)]
+    assert 2 < max(map(abs, drawn)) < 5  # of 100 standard normal values; an outlier channel is 30 to 100 times larger
+
+
 @pytest.mark.parametrize("kernel", ONE_PASS)
 def test_float32_tensors_of_16_bit_values_change_nothing(tanh_bench: Any, tanh_case: Any, kernel: str) -> None:
     params = tanh_case(batch=2, affine=True, affine2=True, norm="layer")
