@@ -119,8 +119,8 @@ def test_a_gate_of_another_row_is_seen(error_of: Any, wrong: str) -> None:
 
 
 FAR = {
-    "tokens": 96, "hidden": 2104, "dtype": "float16", "norm": "layer", "affine": True, "modulation": "scalar", "modulation_dtype": "float32",
-    "residual": "scalar", "residual_dtype": "float32", "scale2": "scalar",
+    "tokens": 96, "hidden": 2104, "dtype": "float16", "norm": "layer", "affine": True, "modulation": "scalar",
+    "modulation_dtype": "float32", "residual": "scalar", "residual_dtype": "float32", "scale2": "scalar",
 }  # fmt: skip
 
 
