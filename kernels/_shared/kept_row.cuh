@@ -8,7 +8,7 @@ __device__ constexpr int item_of(int kind) { return kind == FLOAT32 ? 4 : 2; }
 
 // A lane's share of a row that many rows of x use (ADDRESSING as in row_norm.cuh, or ABSENT), kept as it lies in memory.
 template <int KIND, int ADDRESSING> struct Kept {
-    static constexpr bool THERE = ADDRESSING != ABSENT;
+    static __device__ constexpr bool there() { return ADDRESSING != ABSENT; }  // a static member would be a symbol of each cubin
     static constexpr int WORDS = VEC * item_of(KIND) / 4;
     u32 word[PER_LANE][WORDS];
     const char* held = nullptr;

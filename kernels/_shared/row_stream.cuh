@@ -314,8 +314,8 @@ __device__ __forceinline__ void modulate(float (&values)[VEC], int i, const Stat
         if constexpr (COMBINED) {
             values[e] = line.at(i, e, values[e]);
         } else {
-            if constexpr (Weights::THERE) values[e] *= weights.value(i, e);
-            if constexpr (Biases::THERE) values[e] += biases.value(i, e);
+            if constexpr (Weights::there()) values[e] *= weights.value(i, e);
+            if constexpr (Biases::there()) values[e] += biases.value(i, e);
             values[e] = values[e] * (1.0f + scales.value(i, e)) + shifts.value(i, e);
         }
     }
