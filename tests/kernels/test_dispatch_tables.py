@@ -32,6 +32,7 @@ RECORDS = {
         "results/choices/nvidia_h200",
         "results/random/nvidia_h200_pipelined",
         "results/choices/nvidia_h200_pipelined",
+        "results/random/nvidia_h200_seed_9",
     ),
     H100: (f"results/baselines/{H100}",),
 }
@@ -58,7 +59,7 @@ def test_every_op_has_a_table_for_each_gpu_and_they_are_small(collection: Collec
     for gpu in RECORDS:
         assert {file.parents[1].name for file in tables_of(gpu)} == {*collection.ops}
     assert len(TABLES) == len(RECORDS) * len(collection.ops)
-    assert sum(file.stat().st_size for file in TABLES) < 300_000
+    assert sum(file.stat().st_size for file in TABLES) < 320_000
 
 
 @pytest.mark.parametrize("file", TABLES, ids=lambda file: f"{file.parents[1].name}-{file.stem}")
@@ -78,24 +79,23 @@ def test_a_table_can_be_used_here_and_holds_the_keys_of_its_op(collection: Colle
 
 @pytest.mark.parametrize(
     ("changed", "of_random", "of_suites"),
-    [(without_choices, (0.71, 0.83), (0.78, 0.89)), (lambda table: table, (0.67, 0.81), (0.74, 0.88))],
+    [(without_choices, (0.75, 0.87), (0.82, 0.90)), (lambda table: table, (0.65, 0.85), (0.78, 0.89))],
     ids=["kernels as declared", "choices of tiles, too"],
 )
 def test_the_tables_choose_better_than_the_default_order_for_shapes_that_they_lack(
     changed: Callable[[DispatchTable], DispatchTable], of_random: tuple[float, float], of_suites: tuple[float, float]
 ) -> None:
-    """Each case by the other entries. The default order comes within 1.02 on 37 % of the random shapes, within 1.05 on 49 %.
+    """Each case by the other entries. The default order comes within 1.02 on 17 % of the random shapes, within 1.05 on 28 %.
 
     The floors are the shares that the stored times give, so a baseline's new run can move them: each version that wins a few cases,
-    as those for few rows and tokens do, and blocks for every row or for a few, leaves fewer cases that could choose it for another. Half
-    of the random shapes were timed with older code than the others, and without choices of tiles.
+    as those for few rows and tokens do, and blocks for every row or for a few, leaves fewer cases that could choose it for another.
     """
     random, suites = [], []
     for file in tables_of("nvidia_h200"):
         table = changed(read_table(file))
         random += table_ratios(table, left_out=True, asked=lambda entry: entry.case.startswith("random"))
         suites += table_ratios(table, left_out=True, asked=lambda entry: not entry.case.startswith("random"))
-    assert (len(random), len(suites)) == (398, 147), "no case is so far from every other that the default order is taken"
+    assert (len(random), len(suites)) == (400, 147), "no case is so far from every other that the default order is taken"
     for found, least in ((random, of_random), (suites, of_suites)):
         close, far = shares(found)
         assert close >= least[0]
@@ -106,7 +106,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
     """The floors are the shares that the stored times give: each case chosen by the H100's others, and by the H200's tables.
 
     These hold times of newer code than the H100's: kernels that are the fastest now, and were not when an H100 timed them. So their share
-    fell from 0.90 to 0.78, 0.71, 0.62 and 0.63, and says little more than that an H100 should be measured again.
+    fell from 0.90 to between 0.62 and 0.78, and says little more than that an H100 should be measured again.
     """
     own, kin, default = [], [], []
     for file in tables_of(H100):
@@ -117,7 +117,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
         kin += ratios_of(table, other, order)
         default += ratios_of(table, None, order)
     assert len(own) == len(kin) == len(default) == 147
-    for found, least in ((own, (0.79, 0.89)), (kin, (0.63, 0.82))):
+    for found, least in ((own, (0.79, 0.89)), (kin, (0.64, 0.84))):
         close, far = shares(found)
         assert close >= least[0]
         assert far >= least[1]
@@ -126,7 +126,7 @@ def test_the_h100s_tables_and_those_of_the_h200_choose_better_on_an_h100_than_th
 
 @pytest.mark.parametrize("gpu", RECORDS)
 def test_the_stored_runs_make_the_tables_again(collection: Collection, gpu: str) -> None:
-    """Byte for byte, with the entries of runs whose records are not kept."""
+    """Byte for byte."""
     stored = {name: read_run(ROOT / name) for name in RECORDS[gpu]}
     tuned = tune(stored, collection, find_project(ROOT), (), {run.id: name for name, run in stored.items()})
     assert {one.file for one in tuned} == {*tables_of(gpu)}

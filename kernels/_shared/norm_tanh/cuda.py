@@ -261,8 +261,8 @@ def is_shared(plan: TanhPlan, values: Broadcast) -> bool:
 def is_merged(*, shared: bool, bias: bool, float32: bool, shifted: bool) -> bool:
     """Whether the residual is made part of what neighbouring rows share: of what is added to the normalised row times its factor.
 
-    With a bias it is rounded once more then. That shows in float32. In 16 bits some 30 of a million elements fall on the other side of a
-    tie, which a second layer norm shows where one residual value is far larger than the gated norm.
+    With a bias it is rounded once more then. That shows in float32. In 16 bits some 30 of a million elements, which lie near a tie, are
+    rounded the other way, which a second layer norm shows where one residual value is far larger than the gated norm.
 
     Args:
         shared: whether neighbouring rows take the same residual.

@@ -56,7 +56,7 @@ def draw_residual(params: NormTanhParams, *, device: torch.device, generator: to
     """Buffer of the residual in its form, drawn like x; twice as wide where the case is strided (not a scalar; see `view_residual`).
 
     One value is no outlier channel. A value of 65 rounds y to multiples of 1/32 in float16, about a third of what the gated norm deviates
-    by. A second layer norm would make that much of each element whose float32 sum falls on the other side of a tie.
+    by. A second layer norm would make that much of each element that lies near a tie and is rounded the other way.
     """
     import torch
 
