@@ -295,6 +295,15 @@ def test_cases_that_the_newest_run_did_not_measure_keep_their_times(synthetic: M
     assert {len(one.runs) for place, one in timings(again).items() if place[0] not in keys} == {3}
 
 
+def test_a_baseline_keeps_the_order_of_its_cases_while_parts_are_added(synthetic: ModuleType) -> None:
+    stored, night = runs(synthetic, 2)
+    part = part_of_it(night, {case.case.key for case in night.cases[2:5]}, complete=False)
+    backward = msgspec.structs.replace(part, cases=part.cases[::-1], results=part.results[::-1])
+    grown = added_to(stored, [backward])
+    assert [one.case.key for one in grown.cases] == [one.case.key for one in stored.cases]
+    assert list(dict.fromkeys(one.case_key for one in grown.results)) == [one.case.key for one in stored.cases]
+
+
 def test_of_several_runs_each_adds_what_it_measured(synthetic: ModuleType) -> None:
     first, second, third = runs(synthetic, 3)
     keys = {case.case.key for case in third.cases[:3]}

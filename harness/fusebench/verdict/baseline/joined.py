@@ -50,6 +50,8 @@ def join_runs(runs: Sequence[Run], *, rest: Run | None = None) -> Run:
     that came of it, and those of suspects; and a newest run that was stopped while these were remeasured lacks nothing here, if it has
     every case of the others.
 
+    Cases stand in the order of the run that has most of them, so that a baseline which grows keeps its order.
+
     Args:
         rest: a part of one of the older runs (`with_cases`): cases that the newest run lacks, whose times are kept as they are.
 
@@ -79,6 +81,7 @@ def join_runs(runs: Sequence[Run], *, rest: Run | None = None) -> Run:
     record = msgspec.structs.replace(newest, joined=tuple(joined), cases=cases, results=results)
     if rest is not None and rest.cases:
         record = with_cases_of(record, rest, next(own for run, own in zip(ordered, places, strict=True) if run.id == rest.id))
+    record = _ordered_as(max(reversed(ordered), key=lambda run: len(run.cases)), record)
     measured = {run.id for run in ordered if not run.joined}
     kept = {place for place, one in enumerate(joined) if one.id in measured}
     kept |= {place for one in record.results if one.measurement is not None for place in one.measurement.runs}
@@ -91,6 +94,16 @@ def join_runs(runs: Sequence[Run], *, rest: Run | None = None) -> Run:
         exit_code=newest.exit_code if newest.exit_code == ExitCode.KERNEL_FAILED else ExitCode.PASS,
         warnings=[one for one in record.warnings if not one.startswith(JUDGED_WORDS) and REMEASURE not in one],
         complete=newest.complete or _cases(record) >= {key for run in ordered[:-1] for key in _cases(run)},
+    )
+
+
+def _ordered_as(run: Run, record: Run) -> Run:
+    """The record with its cases, and their results, in the order of `run`; those that it lacks stand last."""
+    places = {summary.case.key: place for place, summary in enumerate(run.cases)}
+    return msgspec.structs.replace(
+        record,
+        cases=sorted(record.cases, key=lambda summary: places.get(summary.case.key, len(places))),
+        results=sorted(record.results, key=lambda result: places.get(result.case_key, len(places))),
     )
 
 
