@@ -10,7 +10,7 @@ import torch
 from fusebench import kernel
 
 from .._shared.cuda_tables import declined
-from .._shared.norm_tanh.cuda import is_merged, table_kinds
+from .._shared.norm_tanh.cuda import table_kinds_of
 from .fused_cuda import run
 from .op import Arguments, Params
 
@@ -26,7 +26,4 @@ def fused_cuda(call: Arguments) -> torch.Tensor:
 
 @fused_cuda.supports
 def _(params: Params) -> bool | str:
-    shared, bias = params.residual != "token", "bias" in params.parameters
-    merged = is_merged(shared=shared, bias=bias, float32=params.dtype == "float32", shifted=False)
-    kinds = table_kinds(shared=shared, merged=merged, bias=bias, second=False, bias2=False)
-    return declined(params, streams=params.residual_streams, kinds=kinds) or True
+    return declined(params, streams=params.residual_streams, kinds=table_kinds_of(params)) or True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy
 import torch
@@ -29,6 +29,9 @@ from ..cuda_tables import TEAM_WARPS, TableSplit, shared_limit, split_tables
 from ..modulation import ROW, Broadcast
 from .plan import TanhPlan, is_shifted
 from .tiles import RowWarps, spread_row
+
+if TYPE_CHECKING:
+    from .params import NormTanhParams
 
 SOURCE = Path(__file__).with_name("norm_tanh.cu")
 STREAM_SOURCE = Path(__file__).with_name("norm_tanh_stream.cu")
@@ -305,6 +308,14 @@ def table_kinds(*, shared: bool, merged: bool, bias: bool, second: bool, bias2: 
         merged: whether that is part of the terms (`is_merged`).
     """
     return 1 + (merged or bias) + (shared and not merged) + (1 + bias2 if second else 0)
+
+
+def table_kinds_of(params: NormTanhParams, *, second: bool = False, bias2: bool = False) -> int:
+    """`table_kinds` of a case, which has no plan yet."""
+    shared, bias = params.residual != "token", "bias" in params.parameters
+    shifted = second and params.norm == "layer" and params.residual == "scalar"
+    merged = is_merged(shared=shared, bias=bias, float32=params.dtype == "float32", shifted=shifted)
+    return table_kinds(shared=shared, merged=merged, bias=bias, second=second, bias2=bias2)
 
 
 def is_narrow(dtypes: Dtypes) -> bool:
